@@ -1,14 +1,14 @@
 """Reads a `.csv` table: a column of labels, a column of clients, and columns of numbers."""
 
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lit_cfl.errors import InputError, Notice, suggest
+from lit_cfl.datamodules.table_notes import find_ids, find_likely_clusters, note_likely_clusters
+from lit_cfl.errors import InputError, suggest
 from lit_cfl.storage.given_paths import describe_missing
 
 if TYPE_CHECKING:
@@ -28,20 +28,43 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
 
     Returns:
         x, float32 `[N, columns]`, from all other columns in their order; `input_names` `[columns]`, and `ids`, those of
-        them that seem to number the lines or the clients; and y, client and cluster `[N]` as in the file, if it has
-        them.
+        them that seem to number the lines, the clients or parts of a client; and y, client and cluster `[N]` as in the
+        file, if it has them.
 
     Raises:
         InputError: the file is not a table, lacks a column, or has a cell that is empty or is not a number.
     """
-    import pandas  # takes most of a second, and only tables need it
-
     for role in columns:
         if role not in ROLES:
             raise InputError(
                 f"columns has {role!r}{suggest(role, ROLES, 0.7)}; it takes y (the labels), client and cluster, each "
                 "with the name of its column in the table, such as {y: NAME, client: NAME}"
             )
+    table = _read(path)
+    found = {role: name for role in ROLES if (name := columns.get(role, role)) is not None}
+    _require_columns(path, table, found, columns)
+    _require_filled(path, table)
+    inputs = [name for name in table.columns if name not in found.values()]
+    clients = table.get(found.get("client"))
+    is_known = clients is None or found.get("cluster") in table.columns
+    clusters = [] if is_known else find_likely_clusters(table[inputs], clients)
+    _require_numbers(path, table[inputs], "inputs must be numbers", clients is not None, clusters)
+    if "y" in found and _holds_numbers(table[found["y"]]):  # otherwise each number would be a class
+        _require_numbers(path, table[[found["y"]]], "most labels are numbers")
+    _require_finite(path, table[[name for name in [*inputs, found.get("y")] if name in table]])
+    ids = find_ids(path, table[inputs], clients)
+    note_likely_clusters(path, clusters)
+    if not inputs:
+        raise InputError(f"{path} has no column besides {', '.join(table.columns)}; add columns of numbers as inputs")
+    arrays = {role: table[name].to_numpy() for role, name in found.items() if name in table.columns}
+    names = {"input_names": np.array(inputs, dtype=str), "ids": np.array(ids, dtype=str)}
+    return {"x": table[inputs].to_numpy(np.float32), **names, **arrays}
+
+
+def _read(path: Path) -> "DataFrame":
+    """Reads a file as a table. Raises InputError if it is not a table whose first line names its columns."""
+    import pandas  # takes most of a second, and only tables need it
+
     try:
         _require_csv(path)
         table = pandas.read_csv(path)
@@ -73,10 +96,23 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
         raise InputError(f"{path} has two columns {twice.iloc[0]!r}; give each column its own name")
     # if lines have additional cells, pandas takes their first cells for row names
     if not isinstance(table.index, pandas.RangeIndex):
+        first = ", ".join(map(repr, head.dropna()))
         raise InputError(
-            f"{path}: its lines have more cells than the first line, which names {len(head)} columns; name all columns"
+            f"{path}: its lines have more cells than the first line, which must name all columns, but has {first}; "
+            "name all columns, and remove any lines above their names"
         )
-    found = {role: name for role in ROLES if (name := columns.get(role, role)) is not None}
+    return table
+
+
+def _require_columns(
+    path: Path, table: "DataFrame", found: Mapping[str, str], columns: Mapping[str, str | None]
+) -> None:
+    """Raises InputError if the table lacks a column that has a role, or has no line.
+
+    Args:
+        found: Names of the columns by role, with the usual names of roles that have no other.
+        columns: Names that the user gave.
+    """
     for role, name in found.items():
         if name not in table.columns and (role in columns or role == "y"):
             hint = suggest(name, map(_quote_spaces, map(str, table.columns)), 0.7)
@@ -91,36 +127,36 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
             raise InputError(f"{path} has no column {name!r}{hint}; it has {has}{remedy}")
     if not len(table):
         raise InputError(f"{path} has no line below its column names")
+
+
+def _require_filled(path: Path, table: "DataFrame") -> None:
+    """Raises InputError for the first empty cell."""
+    import pandas
+
     empty = table.isna()
-    for name in table.columns[empty.any()]:
-        line = int(empty[name].to_numpy().argmax()) + 2
-        lines = int(empty.any(axis=1).sum())
-        more = f" ({lines} lines have empty cells)" if lines > 1 else ""
-        cell = pandas.read_csv(path, dtype=str, keep_default_na=False)[name].iloc[line - 2]
-        problem = f"has {cell!r}, a missing value," if isinstance(cell, str) and cell.strip() else "is empty"
+    if not empty.any(axis=None):
+        return
+    name = table.columns[empty.any()][0]
+    line, lines = int(empty[name].to_numpy().argmax()) + 2, int(empty.any(axis=1).sum())
+    if empty[name].all():
         raise InputError(
-            f"{path}: column {name!r} {problem} in line {line}{more}; fill such cells, or drop their lines"
+            f"{path}: column {name!r} is empty in all lines; remove it (a column of equal numbers becomes empty if it "
+            "is divided by its standard deviation, 0)"
         )
-    inputs = [name for name in table.columns if name not in found.values()]
-    clients = table.get(found.get("client"))
-    is_known = clients is None or found.get("cluster") in table.columns
-    clusters = [] if is_known else _find_likely_clusters(table[inputs], clients)
-    _require_numbers(path, table[inputs], "inputs must be numbers", clients is not None, clusters)
-    if "y" in found and _holds_numbers(table[found["y"]]):  # otherwise each number would be a class
-        _require_numbers(path, table[[found["y"]]], "most labels are numbers")
-    for name in (name for name in [*inputs, found.get("y")] if name in table and table[name].dtype.kind == "f"):
-        if (infinite := np.isinf(table[name].to_numpy())).any():
+    more = f" ({lines} lines have empty cells)" if lines > 1 else ""
+    cell = pandas.read_csv(path, dtype=str, keep_default_na=False)[name].iloc[line - 2]
+    problem = f"has {cell!r}, a missing value," if isinstance(cell, str) and cell.strip() else "is empty"
+    raise InputError(f"{path}: column {name!r} {problem} in line {line}{more}; fill such cells, or drop their lines")
+
+
+def _require_finite(path: Path, columns: "DataFrame") -> None:
+    """Raises InputError for the first infinite number."""
+    for name in columns.columns[columns.dtypes.map(lambda kind: kind.kind == "f")]:
+        if (infinite := np.isinf(columns[name].to_numpy())).any():
             line = int(infinite.argmax()) + 2
             raise InputError(
                 f"{path}: column {name!r} is infinite in line {line}; fill such cells with numbers, or drop their lines"
             )
-    ids = _find_ids(path, table[inputs], clients)
-    _note_likely_clusters(path, clusters)
-    if not inputs:
-        raise InputError(f"{path} has no column besides {', '.join(table.columns)}; add columns of numbers as inputs")
-    arrays = {role: table[name].to_numpy() for role, name in found.items() if name in table.columns}
-    names = {"input_names": np.array(inputs, dtype=str), "ids": np.array(ids, dtype=str)}
-    return {"x": table[inputs].to_numpy(np.float32), **names, **arrays}
 
 
 def _require_names(path: Path, first: Sequence[str], problem: str) -> None:
@@ -232,49 +268,3 @@ def _decimal_points(path: Path, words: Sequence[str]) -> str:
         f"write decimal points, for example by pandas.read_csv({path.name!r}, decimal=','{given})"
         f".to_csv({path.name!r}, index=False)"
     )
-
-
-def _find_ids(path: Path, inputs: "DataFrame", clients: "Series | None") -> list[str]:
-    """Returns the input columns that look like ids, of lines, clients or such as a client's patients; warns of them."""
-    whole = [name for name in inputs if inputs[name].dtype.kind in "iu"]
-    ids = [name for name in whole if len(inputs) > 20 and inputs[name].is_unique]
-    _note_ids(path, ids, "a different whole number in every line")
-    if clients is None or not 2 < (count := clients.nunique()) <= len(inputs) / 2:
-        return ids
-    likely = [name for name in inputs if name not in ids and inputs[name].nunique() == count]
-    of_clients = [name for name in likely if (inputs[name].groupby(clients).nunique() == 1).all()]
-    _note_ids(path, of_clients, "one number for each client, by which a net can tell clients apart")
-    likely = [name for name in whole if count < inputs[name].nunique() <= len(inputs) / 2]
-    inside = [name for name in likely if (clients.groupby(inputs[name]).nunique() == 1).all()]
-    _note_ids(path, inside, "whole numbers that each occur in one client only, by which a net can tell clients apart")
-    return ids + of_clients + inside
-
-
-def _note_ids(path: Path, names: Sequence[str], what: str) -> None:
-    if names:
-        warnings.warn(
-            f"{path}: the inputs include {', '.join(map(repr, names))}, {what}; if that is an id, write the table "
-            "without it",
-            Notice,
-            stacklevel=3,
-        )
-
-
-def _find_likely_clusters(inputs: "DataFrame", clients: "Series") -> list[str]:
-    """Returns the columns of words or whole numbers that may be true clusters: one for a client, shared by several."""
-    likely = [name for name in inputs if inputs[name].dtype.kind != "f"]
-    likely = [name for name in likely if 1 < inputs[name].nunique() <= clients.nunique() / 2]
-    return [name for name in likely if (inputs[name].groupby(clients).nunique() == 1).all()]
-
-
-def _note_likely_clusters(path: Path, names: Sequence[str]) -> None:
-    if names:
-        named = f"name it: --data.columns.cluster {names[0]}"
-        if len(names) > 1:  # such as pandas.get_dummies makes of a column of words
-            named = "write one column of its names instead, and name that column: --data.columns.cluster NAME"
-        warnings.warn(
-            f"{path}: the inputs include {', '.join(map(repr, names))}, the same in all lines of a client, and for "
-            f"several clients; if {'it is' if len(names) == 1 else 'they tell'} the true cluster, {named}",
-            Notice,
-            stacklevel=3,
-        )

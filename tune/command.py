@@ -15,7 +15,7 @@ from lit_cfl.progress.tables import new_table
 from lit_cfl.tune import dry_run
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.options import StudyRequest, parse_study
-from lit_cfl.tune.pictures import FEWEST_TRIALS, METHOD
+from lit_cfl.tune.pictures import METHOD, NO_IMPORTANCE
 from lit_cfl.tune.record import DEFAULT, ERROR, FAILED_STATUS, FINISHED_STATUS, STOPPED_STATUS, find_resumed_directory
 from lit_cfl.tune.repeats import BEST, Repeated
 from lit_cfl.tune.search import require_unused, run_study
@@ -50,8 +50,8 @@ def closing_table(console: Console, study: Study, result: StudyResult) -> None:
     if result.importance:
         shares = ", ".join(f"{key} {share:.2f}" for key, share in result.importance.items())
         _say(console, f"Importance ({METHOD}): {shares}")
-    elif result.best is not None and count[FINISHED_STATUS] < FEWEST_TRIALS:
-        _say(console, f"Importance of the parameters: unknown, since it needs {FEWEST_TRIALS} finished trials")
+    elif result.best is not None:
+        _say(console, NO_IMPORTANCE)
     for row in trained:
         if row["status"] == FAILED_STATUS:
             _say(console, f"failed: {row['trial_id']}: {row[ERROR]}")

@@ -27,6 +27,10 @@ from lit_cfl.tune.spaces import Space
 
 METHOD = "PED-ANOVA"
 FEWEST_TRIALS = 8  # minimum number of trials, so that the best quarter has two
+NO_IMPORTANCE = (
+    f"Importance of the parameters: unknown; it needs {FEWEST_TRIALS} finished trials with settings in the search "
+    "space, whose scores differ"
+)
 EVALUATOR = PedAnovaImportanceEvaluator(target_quantile=0.25)
 
 

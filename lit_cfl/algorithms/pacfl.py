@@ -19,6 +19,7 @@ Where this differs from the paper:
 * a client keeps its cluster if its data shift.
 """
 
+import warnings
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, Literal
@@ -40,7 +41,7 @@ from lit_cfl.algorithms.base import (
 from lit_cfl.algorithms.cluster_steps import average_in_clusters
 from lit_cfl.clustering import agglomerate, assign, clusters_of
 from lit_cfl.clustering.subspaces import Angles, left_singular_vectors, pad_bases, subspace_angles
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 from lit_cfl.local_work import LocalWork
 
 
@@ -97,6 +98,13 @@ class PACFL(Algorithm):
         angles = subspace_angles(bases, bases, self.angles).fill_diagonal_(0)  # line 6
         angles = (angles + angles.T) / 2  # makes the matrix exactly symmetric
         labels = agglomerate(angles, linkage=self.linkage, threshold=self.threshold)  # line 7
+        if len(clients) > 1 and not labels.any():
+            warnings.warn(
+                f"PACFL has one cluster: angles between clients are {float(angles.max()):.3g} degrees at most, and "
+                f"threshold is {self.threshold:g}; lower it to get several",
+                Notice,
+                stacklevel=2,
+            )
         state = PACFLState(
             models=work.initial(0).repeat(int(labels.max()) + 1, 1),  # line 8
             index=assign(torch.full((len(work.num_examples),), -1), clients, labels),

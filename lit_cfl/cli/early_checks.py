@@ -73,7 +73,12 @@ def check_tune(words: Sequence[str]) -> None:
 
 def check_compare(words: Sequence[str]) -> None:
     """Checks the arguments of `lit-cfl compare`. Raises InputError."""
-    from lit_cfl.compare.arguments import compared_algorithms, read_arguments, require_comparison
+    from lit_cfl.compare.arguments import (
+        compared_algorithms,
+        name_own_training,
+        read_arguments,
+        require_comparison,
+    )
 
     if _asks_for_help(words):
         return
@@ -92,7 +97,8 @@ def check_compare(words: Sequence[str]) -> None:
         for option, _ in given_options(entry.words):
             found = tree.look_up(option)
             if isinstance(found, UnknownOption):
-                raise InputError(f"{entry.name}: {describe(tree, found, 'lit-cfl compare')}")
+                said = describe(tree, found, "lit-cfl compare")
+                raise InputError(f"{entry.name}: {name_own_training(entry.name, said)}")
     for option, _ in given_options(rest):
         found = plain.look_up(option)
         if isinstance(found, UnknownOption):

@@ -27,10 +27,11 @@ Section = Mapping[str, Any]  # class_path and init_args of an algorithm
 _RESERVED = ("pictures", "compare.yaml", "results.md", "results.csv", "results.tex", "runs.csv")
 _OF_TRAINING = ("data", "task", "local", "rounds", "cohort_size", "dropout", "selection")
 _OF_AN_ENTRY = ("server", "shared", "personal")  # options of the experiment that may differ between algorithms
+OWN_TRAINING = ("local", "task.optimizer")  # further ones that may, if they are given by the algorithm's name
 _EPILOG = """\
 WHAT is a class (FedAvg; the file's own algorithm keeps the arguments it has there), a packaged configuration
 (ifca/digits) or a YAML file, of which algorithm:, server:, shared: and personal: are taken. Options of one algorithm
-begin with its name, all others are those of lit-cfl run:
+begin with its name, also its learning rate (--IFCA.task.optimizer.lr 0.2); all others are those of lit-cfl run:
 
   lit-cfl compare --config quickstart --algorithms FedAvg IFCA StoCFL --seeds 0 1 2 3 4
   lit-cfl compare --config quickstart --algorithms FedAvg two=IFCA four=IFCA --two.num_clusters 2 --four.num_clusters 4
@@ -287,8 +288,15 @@ def _flag(entry: ComparedAlgorithm, option: str) -> str:
     """Converts an option of a compared algorithm to its flag in `lit-cfl run`."""
     head = re.split(r"[.=]", option)[0]
     known = class_of(entry.section["class_path"], "algorithms") if head in _OF_AN_ENTRY else None
+    is_training = re.match(rf"({'|'.join(map(re.escape, OWN_TRAINING))})[.=]", option) is not None
     of_algorithm = head not in _OF_AN_ENTRY or (known is not None and head in known.options)
-    return f"--algorithm.{option}" if of_algorithm else f"--{option}"
+    return f"--algorithm.{option}" if of_algorithm and not is_training else f"--{option}"
+
+
+def name_own_training(name: str, message: str) -> str:
+    """Rewrites an option of training that a message suggests as that of one algorithm: `--IFCA.task.optimizer.lr`."""
+    parts = "|".join(map(re.escape, OWN_TRAINING))
+    return re.sub(rf"\(did you mean --({parts})\.", rf"(did you mean --{name}.\1.", message)
 
 
 def _require_known_names(entries: Sequence[ComparedAlgorithm], words: Sequence[str]) -> None:

@@ -11,10 +11,12 @@ import yaml
 
 from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.compare.arguments import (
+    OWN_TRAINING,
     RECORD,
     CompareArguments,
     ComparedAlgorithm,
     compared_algorithms,
+    name_own_training,
     require_comparison,
     section,
 )
@@ -172,18 +174,30 @@ def _unused_options(
         theirs = valid_anywhere(build(config, [*rest, *entry.words]).to_dict())
     except InputError:
         return None  # these options are not used, so that their mistakes do not matter
-    ours = used.to_dict()
-    found = differences(*({name: one[name] for name in entry.unused} for one in (theirs, ours)))
-    if not found or any(line.startswith("data.") for line in found):
+    values = _differences(theirs, used.to_dict(), list(entry.unused))
+    if not values or any(option.startswith("data.") for option, _, _ in values):
         return None
-    values = [line.replace(".init_args.", ".").rpartition(" -> ") for line in found]
-    listed = [f"{its.replace(': ', ' ', 1)} (here {here})" for its, _, here in values]
+    listed = [f"{option} {value} (here {here})" for option, value, here in values]
     more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
-    option, _, value = values[0][0].partition(": ")
+    option, value, _ = values[0]
+    alone = f", --{entry.name}.{option} {value} for it alone" if option.startswith(OWN_TRAINING) else ""
     return (
-        f"{entry.name} takes its algorithm from {entry.file}, but not {', '.join(listed[:_LISTED])}{more}: training is "
-        f"the same for all algorithms; --{option} {value} sets it for all of them"
+        f"{entry.name} takes its algorithm from {entry.file}, but not {', '.join(listed[:_LISTED])}{more}; "
+        f"--{option} {value} sets it for all algorithms{alone}"
     )
+
+
+def training_differences(first: Experiment, other: Experiment) -> list[str]:
+    """Lists the options of training in which an algorithm differs from the first one, as `local.epochs 5 (1)`."""
+    found = _differences(other.to_dict(), first.to_dict(), ("task", "local"))
+    return [f"{option} {value} ({here})" for option, value, here in found]
+
+
+def _differences(one: Mapping[str, Any], other: Mapping[str, Any], parts: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Lists the options of some parts of two configurations that differ: name, value in the first and in the second."""
+    found = differences(*({part: options.get(part) for part in parts} for options in (one, other)))
+    lines = [line.replace(".init_args.", ".").rpartition(" -> ") for line in found]
+    return [(*its.partition(": ")[::2], here) for its, _, here in lines]
 
 
 def _equal_experiments(built: Mapping[str, Experiment]) -> list[str]:
@@ -206,7 +220,9 @@ def _equal_experiments(built: Mapping[str, Experiment]) -> list[str]:
 def _about(name: str, message: str) -> str:
     """Rewrites an error message of the parser in terms of the options of `lit-cfl compare`."""
     message = re.sub(r"needs (\w+)(.*); give it under init_args", rf"needs \1\2; give --{name}.\1 VALUE", message)
-    return message.replace("algorithm", name, 1) if re.match(r"algorithm[.:]", message) else f"{name}: {message}"
+    if re.match(r"algorithm[.:]", message):
+        return message.replace("algorithm", name, 1)
+    return f"{name}: {name_own_training(name, message)}"
 
 
 def _number_of_clusters(entry: ComparedAlgorithm, algorithm: Algorithm, base: Mapping[str, Any]) -> int | str | None:
@@ -243,6 +259,8 @@ def _check_and_plan(comparison: Comparison) -> Comparison:
                 if experiment.to_dict().get("tiny"):  # tiny data depend on the algorithm's number of clusters
                     experiment.try_out(seed)[0].engine.close()
                 experiment.algorithm.check(prepared.engine.at(0, prepared.data))
+                if training_differences(comparison.first, experiment):
+                    experiment.try_out(seed)[0].engine.close()
             if experiment is not comparison.first:  # its options were checked when it was prepared
                 shifts, cohorts = experiment.data.shift, prepared.cohorts
                 warn_of_ineffective_options(experiment.algorithm, shifts, cohorts, num_rounds=experiment.rounds)

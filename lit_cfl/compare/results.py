@@ -6,7 +6,7 @@ from math import ceil, floor, log10
 from pathlib import Path
 from statistics import fmean
 
-from lit_cfl.compare.comparison import Comparison
+from lit_cfl.compare.comparison import Comparison, training_differences
 from lit_cfl.compare.jobs import Job
 from lit_cfl.errors import count_noun
 from lit_cfl.metric_names import ARI_NOTE, Row, main_column
@@ -143,7 +143,9 @@ def _row(comparison: Comparison, name: str, runs: Sequence[Row], target: float |
     row |= {"val_mean": val.mean, "val_sd": val.deviation, "ari_mean": ari.mean, "ari_sd": ari.deviation}
     row |= {"tuned_mean": tuned.mean, "tuned_sd": tuned.deviation}
     options = comparison.experiments[name].to_dict()
-    row["added"] = [options[option] for option in ("server", "shared", "personal")]  # for `gaps_closed`
+    row["added"] = [
+        options[option] for option in ("server", "shared", "personal", "task", "local")
+    ]  # for `gaps_closed`
     row |= {"target": target, "reached": len(reached), "rounds_with_all_clients": comparison.rounds_with_all(name)}
     whole = reached if len(reached) == len(done) else []
     row |= {key: spread([run[key] for run in whole]).mean for key in _TO_TARGET}
@@ -227,8 +229,8 @@ def gaps_closed(rows: Sequence[Row], runs: Sequence[Row], score: Score) -> dict[
     if Oracle is not better than FedAvg.
 
     Args:
-        rows: Rows of algorithms; an Oracle is compared with the first FedAvg that has the same server, shared and
-            personal layers.
+        rows: Rows of algorithms; an Oracle is compared with the first FedAvg that has the same training, server, shared
+            and personal layers.
         runs: Rows of `runs.csv`.
         score: Score to compare.
     """
@@ -328,6 +330,8 @@ def _notes(
                 f"† {row['algorithm']} trains every client in {row['rounds_with_all_clients']} of "
                 f"{experiment.rounds} rounds, whatever the cohort size."
             )
+        if own := training_differences(comparison.first, experiment):
+            notes.append(f"{row['algorithm']} trains with {', '.join(own)}; in brackets: {first}.")
         if late := describe_late_clustering(experiment.algorithm, experiment.rounds):
             notes.append(late.replace(type(experiment.algorithm).__name__, str(row["algorithm"]), 1) + ".")
         if row.get("pairs_over_shared_clients"):

@@ -300,6 +300,8 @@ def suggest_option(name: str, owner: str, known: Iterable[str]) -> str:
             return f" (did you mean {meant}?)"
     algorithms = {one: class_of(one, "algorithms") for one in catalogue.names("algorithms")}
     others = [one for one, found in algorithms.items() if found is not None and symbol in found.options]
+    if owner in algorithms and parts[0] in ("task", "local"):
+        return f" (did you mean --{'.'.join(parts)}?)"
     if owner not in algorithms or not others:
         return suggest(name, known)
     return f" ({'' if symbol == name else f'{symbol} is '}an option of {', '.join(others)})"

@@ -1,8 +1,9 @@
 """Shrinks an experiment to one second of work, to see whether it runs at all (`--tiny`)."""
 
+import warnings
 from dataclasses import fields, replace
 from functools import cached_property
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ import torch
 from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.data import Division, Examples, FederatedData
 from lit_cfl.datamodules.federated import FederatedDataModule
+from lit_cfl.errors import Notice
 from lit_cfl.experiment import Experiment
 from lit_cfl.local_work import Budget
 
@@ -23,8 +25,7 @@ def shrink(experiment: E) -> E:
     asked = [getattr(algorithm, "num_clusters", 0) for algorithm in (experiment.algorithm, experiment.baseline)]
     numbers = [number for number in asked if isinstance(number, int)]  # `auto` adapts to the number of clients
     data = experiment.data  # the experiment may be a changed copy of one that was shrunk already
-    return replace(
-        experiment,
+    changes = dict[str, Any](
         data=data if isinstance(data, _FirstClients) else _FirstClients(data, max([_CLIENTS, *numbers])),
         algorithm=_shorter(experiment.algorithm),
         baseline=None if experiment.baseline is None else _shorter(experiment.baseline),
@@ -39,6 +40,9 @@ def shrink(experiment: E) -> E:
         local=replace(experiment.local, epochs=1, batch_size=_SAMPLES // _STEPS),
         tracking=replace(experiment.tracking, wandb="disabled"),  # results of a tiny run mean nothing
     )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Notice)  # advice about a tiny run would be wrong for the experiment itself
+        return replace(experiment, **changes)
 
 
 def _at_most(clients: Literal["assigned", "all"] | int) -> Literal["assigned", "all"] | int:

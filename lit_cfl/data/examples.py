@@ -409,6 +409,13 @@ class Examples:
 def _require_known(names: Sequence[str], known: Sequence[str]) -> None:
     """Raises InputError if a label's name is not one of the run's."""
     unknown = [repr(name) for name in names if name not in known]
+    plain = {" ".join(name.split()).casefold(): name for name in known}
+    for name in names:
+        if name not in known and (meant := plain.get(" ".join(name.split()).casefold())) is not None:
+            raise InputError(
+                f"these data have the label {name!r}, which the run calls {meant!r}; spell it as in the run, since "
+                "capitals and spaces count"
+            )
     if unknown:
         several = len(unknown) > 1
         raise InputError(

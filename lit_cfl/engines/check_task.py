@@ -22,6 +22,7 @@ from lit_cfl.engines.task_protocol import Batch, losses_of, outcomes_of
 from lit_cfl.engines.token_inputs import takes_tokens
 from lit_cfl.errors import DivergedError, InputError, count_noun, error_place, short_error
 from lit_cfl.local_work import Budget, per_client
+from lit_cfl.tasks.classification import Classification
 
 _TOKENS = (
     "; the inputs are token ids: choose a net with an embedding (Sent140GRU, Sent140LSTM, FedGroupLSTM), or give the "
@@ -100,17 +101,22 @@ def _remedy(error: Exception, module: LightningModule, batch: Batch) -> str:
         return _FEW_OUTPUTS
     if sizes := re.search(r"mat1 and mat2 shapes cannot be multiplied \(\d+x(\d+) and (\d+)x\d+\)", str(error)):
         return f"; a linear layer gets {sizes[1]} numbers from each example, but takes {sizes[2]}"
-    return _describe_other_rows(module, batch)
+    return _describe_wrong_shape(module, batch)
 
 
-def _describe_other_rows(module: LightningModule, batch: Batch) -> str:
-    """Explains that a net returns more or fewer outputs than it got inputs; empty if it does not, or fails itself."""
+def _describe_wrong_shape(module: LightningModule, batch: Batch) -> str:
+    """Explains that a net returns outputs of a wrong shape; empty if it does not, or fails itself."""
     with suppress(Exception), torch.no_grad():  # what fails here has been reported
         outputs, number = module(batch[0]), len(batch[1])
         if isinstance(outputs, Tensor) and outputs.ndim and len(outputs) != number:
             return (
                 f"; the net returned {count_noun(len(outputs), 'output')} for {count_noun(number, 'input')}, so one of "
                 "its reshapes joins or divides examples: give it the sizes of one input"
+            )
+        if isinstance(outputs, Tensor) and isinstance(module, Classification) and outputs.ndim != 2:
+            return (
+                f"; the net returned the shape {tuple(outputs.shape)} for {count_noun(number, 'input')}: give it an "
+                "output for each label, [n, num_labels]"
             )
     return ""
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lit_cfl.errors import InputError, LineParser, suggest
 
+_FIGURES = (".png", ".pdf", ".svg")
 _EPILOG = """\
 DIR is the directory of a run, a comparison (lit-cfl compare) or a study (lit-cfl tune). Several are
 shown on one page; their runs must have the same data, except that comparisons on different data are ranked.
@@ -27,6 +28,11 @@ def read_arguments(arguments: Sequence[str]) -> Namespace:
     out = Path(given.out)
     if out.is_dir():
         raise InputError(f"--out {out} is a directory; name a file, such as {out / 'report.html'}")
+    if given.figures is not None and Path(given.figures).suffix.lower() in _FIGURES:
+        raise InputError(
+            f"--figures {given.figures} names a file, but each figure gets a file of its own, as PNG and PDF; name a "
+            f"folder, such as {Path(given.figures).with_suffix('')}"
+        )
     for path in given.directories:
         require_directory(Path(path))
     return given

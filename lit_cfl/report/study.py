@@ -22,7 +22,7 @@ from lit_cfl.storage.digests import read_sealed
 from lit_cfl.storage.lock import is_locked
 from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tune.objective import Objective
-from lit_cfl.tune.pictures import FEWEST_TRIALS, importance, list_figures
+from lit_cfl.tune.pictures import NO_IMPORTANCE, importance, list_figures
 from lit_cfl.tune.record import (
     CLIENTS,
     DEFAULT,
@@ -129,8 +129,8 @@ def section(study: SavedStudy, name: str, guard: DrawingGuard) -> Section:
         blocks.insert(len(_summary(study)), repeated)
     elif study.content.get("num_repeats", 1):
         blocks.insert(len(_summary(study)), Text(_NOT_REPEATED.format(quote(str(study.path)))))
-    if 0 < sum(row["status"] == FINISHED_STATUS for row in trained) < FEWEST_TRIALS:
-        blocks.append(Text(f"Importance of the parameters: unknown, since it needs {FEWEST_TRIALS} finished trials."))
+    if not shares and any(row["status"] == FINISHED_STATUS for row in trained):
+        blocks.append(Text(f"{NO_IMPORTANCE}."))
     best = study.path / "best.yaml"
     if best.exists():
         blocks.append(Code(best.read_text("utf-8"), "The best trial's experiment (best.yaml)", folded=True))

@@ -11,7 +11,7 @@ from test_compare import OWN
 from lit_cfl import load_experiment
 from lit_cfl.cli.main import main
 from lit_cfl.compare.arguments import ComparedAlgorithm, read_arguments, read_entries, with_options
-from lit_cfl.compare.comparison import plan_comparison
+from lit_cfl.compare.comparison import plan_comparison, training_differences
 from lit_cfl.config.parser import parse_run
 from lit_cfl.errors import InputError
 
@@ -50,6 +50,21 @@ def test_an_entry_from_a_file_has_its_server_and_personal_layers():
     assert plain["rounds"] == own["rounds"] == 3
 
 
+def test_an_algorithm_may_have_a_learning_rate_and_local_work_of_its_own():
+    words = ["--algorithms", "FedAvg", "IFCA", "--IFCA.task.optimizer.lr", "0.03", "--IFCA.local.epochs=2"]
+    comparison, _ = plan_comparison(read_arguments([*SMALL[1:], *words, "--local.epochs", "3"]))
+    found = {name: one.to_dict() for name, one in comparison.experiments.items()}
+    rates = {name: one["task"]["init_args"]["optimizer"]["init_args"]["lr"] for name, one in found.items()}
+    assert rates == {"FedAvg": 0.1, "IFCA": 0.03}
+    assert {name: one["local"]["epochs"] for name, one in found.items()} == {"FedAvg": 3, "IFCA": 2}
+    assert training_differences(*comparison.experiments.values()) == [
+        "task.optimizer.lr 0.03 (0.1)",
+        "local.epochs 2 (3)",
+    ]
+    with pytest.raises(InputError, match=r"IFCA, seed 0: task\.optimizer cannot be made: Invalid learning rate: -1"):
+        plan_comparison(read_arguments([*SMALL[1:], *words[:-1], "--IFCA.task.optimizer.lr=-1.0"]))
+
+
 def test_a_note_names_the_options_of_an_entry_s_file_that_are_not_used():
     own = ["--task.optimizer.lr", "0.03", "--local.batch_size", "5", "--name", "best"]
     whole = load_experiment("quickstart", [*SMALL[3:-2], *own]).to_dict()
@@ -61,7 +76,7 @@ def test_a_note_names_the_options_of_an_entry_s_file_that_are_not_used():
     (note,) = (one for one in notices if "takes" in one)
     assert note == (
         "tuned takes its algorithm from best.yaml, but not local.batch_size 5 (here 10), task.optimizer.lr 0.03 "
-        "(here 0.1): training is the same for all algorithms; --local.batch_size 5 sets it for all of them"
+        "(here 0.1); --local.batch_size 5 sets it for all algorithms, --tuned.local.batch_size 5 for it alone"
     )
     words += ["--task.optimizer.lr=0.03", "--local.batch_size", "5"]
     assert not [one for one in plan_comparison(read_arguments([*SMALL[1:], *words]))[1] if "takes" in one]
@@ -133,6 +148,7 @@ def test_server_shared_and_personal_layers_may_belong_to_one_entry():
                 "IFCA.num_clusters: 'x' is not a whole number",
             ),
             ("--config quickstart --algorithms FedAvg IFCA --IFCA.num_clusters 41", "IFCA, seed 0: num_clusters is 41"),
+            ("--config quickstart --algorithms IFCA --IFCA.lr 1", "'lr' (did you mean --IFCA.task.optimizer.lr?)"),
             ("--config quickstart --algorithms IFCA --seeds 0 0", "seeds is [0, 0]"),
             ("--config quickstart --algorithms IFCA --seeds 0 x", "'x' is not a seed"),
             ("--config quickstart --algorithms IFCA --seed 3", "give --seeds"),

@@ -302,6 +302,9 @@ def test_labels_are_renumbered_by_their_names_as_a_run_numbers_them():
         InputError, match="these data have the label 'swim', but the run has only 'bike', 'run', 'sit', 'walk'"
     ):
         swim.renumber_labels(run)
+    spelled = replace(new, label_names=("sit", "Walk ", "run"))
+    with pytest.raises(InputError, match="have the label 'Walk ', which the run calls 'walk'; spell it as in the run"):
+        spelled.renumber_labels(run)
 
 
 def test_several_labels_of_each_example_must_have_names_that_the_run_knows():

@@ -500,6 +500,7 @@ def test_inputs_made_small_by_scale_are_not_noted():
             "'bo', column 'site' has 'north'; leave such columns out, or encode them as numbers, or say which",
         ),
         (TABLE.replace("3.5", ""), COLUMNS, "column 'height' is empty in line 4"),
+        (re.sub(r"\d\.5", "", TABLE), COLUMNS, "column 'height' is empty in all lines; remove it"),
         (TABLE.replace("al,2.5,run", "al,2.5,"), COLUMNS, "column 'label' is empty in line 3; fill"),
         (
             TABLE.replace("3.5", "").replace("al,2.5,run", "al,2.5,"),
@@ -536,7 +537,7 @@ def test_inputs_made_small_by_scale_are_not_noted():
         (
             TABLE.replace(",weight", ""),
             COLUMNS,
-            "its lines have more cells than the first line, which names 4 columns; name all columns",
+            "the first line, which must name all columns, but has 'user', 'height', 'label', 'site'; name all columns",
         ),
         (
             TABLE.replace("3.5", "n.v."),

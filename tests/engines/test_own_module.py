@@ -354,6 +354,7 @@ def fail(error: Exception) -> Callable[[Tensor], object]:
         (lambda out: [out], r"returned a list; .*, such as output\[0\]"),
         (lambda out: Pair(out, out), r"returned a Pair; .*, such as output\[0\]"),
         (lambda out: out @ torch.ones(8, 10), r"; a linear layer gets 10 numbers from each example, but takes 8$"),
+        (lambda out: out.mean(1), r"; the net returned the shape \(10,\) for 10 inputs: give it an output for each la"),
         (lambda out: None, "returned None; return a tensor$"),
         (lambda out: 3.5, "returned a float; return a tensor$"),
         (fail(KeyError("x")), r"cannot take the data: .*\(KeyError: 'x' \(in .*test_own_module.py, line \d+\)\)"),

@@ -299,7 +299,10 @@ def test_a_smaller_error_of_the_best_on_new_seeds_is_a_gain_and_an_unknown_mean_
 
 def test_a_page_without_importance_says_how_many_trials_it_needs(tmp_path: Path):
     path = made_study(tmp_path / "study")
-    said = "Importance of the parameters: unknown, since it needs 8 finished trials."
+    said = (
+        "Importance of the parameters: unknown; it needs 8 finished trials with settings in the search space, whose "
+        "scores differ."
+    )
     assert said not in texts_of(path)
     for number in range(3):
         (path / "trials" / f"{number:04d}" / "trial.json").unlink()

@@ -286,7 +286,7 @@ def test_repeated_settings_are_not_counted_as_trials():
     text = printed(StudyResult(Path("here"), rows, rows[0], {}, None))
     assert "2 trials: 1 finished, 1 stopped early, 0 failed; 1 more repeated an earlier setting" in text
     assert "(the base's own setting)" in text
-    assert "Importance of the parameters: unknown, since it needs 8 finished trials" in text
+    assert "Importance of the parameters: unknown; it needs 8 finished trials with settings in" in text
 
 
 def test_a_study_without_a_best_says_so():

@@ -1,0 +1,58 @@
+"""Notes on input columns of a table that are probably none: ids, and true clusters."""
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lit_cfl.errors import Notice
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+
+def find_ids(path: Path, inputs: "DataFrame", clients: "Series | None") -> list[str]:
+    """Returns the input columns that look like ids, of lines, clients or such as a client's patients; warns of them."""
+    whole = [name for name in inputs if inputs[name].dtype.kind in "iu"]
+    ids = [name for name in whole if len(inputs) > 20 and inputs[name].is_unique]
+    _note_ids(path, ids, "a different whole number in every line")
+    if clients is None or not 2 < (count := clients.nunique()) <= len(inputs) / 2:
+        return ids
+    likely = [name for name in inputs if name not in ids and inputs[name].nunique() == count]
+    of_clients = [name for name in likely if (inputs[name].groupby(clients).nunique() == 1).all()]
+    _note_ids(path, of_clients, "one number for each client, by which a net can tell clients apart")
+    likely = [name for name in whole if count < inputs[name].nunique() <= len(inputs) / 2]
+    inside = [name for name in likely if (clients.groupby(inputs[name]).nunique() == 1).all()]
+    _note_ids(path, inside, "whole numbers that each occur in one client only, by which a net can tell clients apart")
+    return ids + of_clients + inside
+
+
+def _note_ids(path: Path, names: Sequence[str], what: str) -> None:
+    if names:
+        warnings.warn(
+            f"{path}: the inputs include {', '.join(map(repr, names))}, {what}; if that is an id, write the table "
+            "without it",
+            Notice,
+            stacklevel=3,
+        )
+
+
+def find_likely_clusters(inputs: "DataFrame", clients: "Series") -> list[str]:
+    """Returns the columns of words or whole numbers that may be true clusters: one for a client, shared by several."""
+    likely = [name for name in inputs if inputs[name].dtype.kind != "f"]
+    likely = [name for name in likely if 1 < inputs[name].nunique() <= clients.nunique() / 2]
+    return [name for name in likely if (inputs[name].groupby(clients).nunique() == 1).all()]
+
+
+def note_likely_clusters(path: Path, names: Sequence[str]) -> None:
+    """Warns of input columns that may be the true clusters."""
+    if names:
+        named = f"name it: --data.columns.cluster {names[0]}"
+        if len(names) > 1:  # such as pandas.get_dummies makes of a column of words
+            named = "write one column of its names instead, and name that column: --data.columns.cluster NAME"
+        warnings.warn(
+            f"{path}: the inputs include {', '.join(map(repr, names))}, the same in all lines of a client, and for "
+            f"several clients; if {'it is' if len(names) == 1 else 'they tell'} the true cluster, {named}",
+            Notice,
+            stacklevel=3,
+        )
