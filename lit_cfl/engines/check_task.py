@@ -76,7 +76,8 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
     _require_finite_rates(engine.module(model))
     note_schedulers(engine.module(model), local)
     note_padding(engine.template, data.examples.inputs)
-    note_probabilities(engine.module(model).eval(), batch)
+    with engine.own_stream("evaluation"):  # a net may draw random numbers
+        note_probabilities(engine.module(model).eval(), batch)
     engine.require_variance(data.population, local.budget, per_client(local.epochs, data.population), data)
     largest = data.population[data.num_examples[data.population].argmax()][None]
     try:
