@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lit_cfl.datamodules.table_notes import find_ids, find_likely_clusters, note_likely_clusters
+from lit_cfl.datamodules.table_notes import find_ids, find_likely_clusters, note_doubled_lines, note_likely_clusters
 from lit_cfl.errors import InputError, suggest
 from lit_cfl.storage.given_paths import describe_missing
 
@@ -52,6 +52,7 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
     if "y" in found and _holds_numbers(table[found["y"]]):  # otherwise each number would be a class
         _require_numbers(path, table[[found["y"]]], "most labels are numbers")
     _require_finite(path, table[[name for name in [*inputs, found.get("y")] if name in table]])
+    note_doubled_lines(path, table)
     ids = find_ids(path, table[inputs], clients)
     note_likely_clusters(path, clusters)
     if not inputs:

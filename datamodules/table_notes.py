@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lit_cfl.errors import Notice
+from lit_cfl.errors import Notice, count_noun
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
+
+_NEARLY_ALL = 0.9  # share of distinct values in a column that tells lines apart
 
 
 def find_ids(path: Path, inputs: "DataFrame", clients: "Series | None") -> list[str]:
@@ -16,6 +18,8 @@ def find_ids(path: Path, inputs: "DataFrame", clients: "Series | None") -> list[
     whole = [name for name in inputs if inputs[name].dtype.kind in "iu"]
     ids = [name for name in whole if len(inputs) > 20 and inputs[name].is_unique]
     _note_ids(path, ids, "a different whole number in every line")
+    nearly = [name for name in whole if name not in ids and inputs[name].nunique() > _NEARLY_ALL * max(len(inputs), 20)]
+    _note_ids(path, nearly, "a different whole number in nearly every line")
     if clients is None or not 2 < (count := clients.nunique()) <= len(inputs) / 2:
         return ids
     likely = [name for name in inputs if name not in ids and inputs[name].nunique() == count]
@@ -25,6 +29,21 @@ def find_ids(path: Path, inputs: "DataFrame", clients: "Series | None") -> list[
     inside = [name for name in likely if (clients.groupby(inputs[name]).nunique() == 1).all()]
     _note_ids(path, inside, "whole numbers that each occur in one client only, by which a net can tell clients apart")
     return ids + of_clients + inside
+
+
+def note_doubled_lines(path: Path, table: "DataFrame") -> None:
+    """Warns of lines that are equal to an earlier one in a table whose measurements hardly repeat by chance."""
+    doubled = table.duplicated()
+    measured = [name for name in table if table[name].dtype.kind == "f"]
+    count = int(doubled.sum())
+    if count and any(table[name].nunique() > _NEARLY_ALL * len(table) for name in measured):
+        warnings.warn(
+            f"{path}: {count_noun(count, 'line')} repeat{'s' * (count == 1)} an earlier one, the first in line "
+            f"{int(doubled.to_numpy().argmax()) + 2}; if they were saved twice, remove them "
+            "(pandas: table.drop_duplicates()), as they may be trained on and tested",
+            Notice,
+            stacklevel=3,
+        )
 
 
 def _note_ids(path: Path, names: Sequence[str], what: str) -> None:

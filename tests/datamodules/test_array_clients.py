@@ -378,6 +378,23 @@ def test_an_input_that_numbers_the_clients_is_noted(tmp_path: Path):
     assert len(notices) == 1  # there is no second notice about large numbers
 
 
+def test_lines_that_were_saved_twice_and_nearly_unique_ids_are_noted(tmp_path: Path):
+    lines = [f"{1000 + k},{k / 7:.3f},{k // 3 % 2},{k % 3}" for k in range(60)]
+    table = ArrayData(source=written(tmp_path, "\n".join(["object,nir,y,client", *lines, lines[4], lines[5]])))
+    with pytest.warns(Notice) as notices:
+        table.federated(0)
+    said = "\n".join(str(notice.message) for notice in notices)
+    assert "2 lines repeat an earlier one, the first in line 62; if they were saved twice, remove them" in said
+    assert "the inputs include 'object', a different whole number in nearly every line; if that is an id" in said
+
+
+def test_equal_answers_of_several_people_are_not_noted(tmp_path: Path):
+    rows = "".join(f"{k % 5},{k % 2}.5,{k % 3},{k % 4}\n" for k in range(80))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ArrayData(source=written(tmp_path, "answer,dose,y,client\n" + rows)).federated(0)
+
+
 def test_an_input_that_numbers_parts_of_clients_is_noted(tmp_path: Path):
     # clients 0, 1, 2 have patients 1000, 1001, 1002 and those 10 above; all clients have the same ages
     rows = "".join(f"{1000 + k % 3 + 10 * (k % 2)},{40 + k // 6},{k // 3 % 2},{k % 3}\n" for k in range(60))
