@@ -31,6 +31,7 @@ _RUNS = {
 }
 _COSTS = ("mib", "local_steps", "local_examples")
 _TO_TARGET = ("rounds_to_target", *(f"{cost}_to_target" for cost in _COSTS))
+_NOT_OF_THE_ALGORITHM = ("server", "shared", "personal", "task", "local")  # must be equal for `gaps_closed`
 COLUMNS = (
     "algorithm",
     "class",
@@ -143,9 +144,7 @@ def _row(comparison: Comparison, name: str, runs: Sequence[Row], target: float |
     row |= {"val_mean": val.mean, "val_sd": val.deviation, "ari_mean": ari.mean, "ari_sd": ari.deviation}
     row |= {"tuned_mean": tuned.mean, "tuned_sd": tuned.deviation}
     options = comparison.experiments[name].to_dict()
-    row["added"] = [
-        options[option] for option in ("server", "shared", "personal", "task", "local")
-    ]  # for `gaps_closed`
+    row["added"] = [options.get(option) for option in _NOT_OF_THE_ALGORITHM]
     row |= {"target": target, "reached": len(reached), "rounds_with_all_clients": comparison.rounds_with_all(name)}
     whole = reached if len(reached) == len(done) else []
     row |= {key: spread([run[key] for run in whole]).mean for key in _TO_TARGET}
