@@ -70,5 +70,5 @@ def _scored_clients(groups: Sequence[Group]) -> tuple[str, str]:
     rounds = " and ".join(filter(None, (", ".join(until[:-1]), until[-1])))
     return (
         "the clients that have a model",
-        f" Some clients have no model until round {rounds} (evaluation.clients: all scores these, too).",
+        f" Some clients have no model up to and including round {rounds} (evaluation.clients: all scores these, too).",
     )

@@ -243,15 +243,15 @@ def test_captions_say_until_when_not_all_clients_are_scored(tmp_path: Path):
         made_run(tmp_path / name, rows, snapshots=0)
         groups.append(Group(name, [read_run(tmp_path / name)], tmp_path / name))
     assert over_the_rounds(groups, "test-weighted_accuracy").caption == (
-        "Over the examples of the clients that have a model. Some clients have no model until round 2 of Local "
-        "(evaluation.clients: all scores these, too). The line of Local covers FedAvg, with the same values."
+        "Over the examples of the clients that have a model. Some clients have no model up to and including round 2 "
+        "of Local (evaluation.clients: all scores these, too). The line of Local covers FedAvg, with the same values."
     )
     assert over_the_rounds(groups[:1], "test-weighted_accuracy").caption == "Over the examples of all clients."
     rows = [metric_row(number, **{"clients/evaluated": count}) for number, count in enumerate((4, 5, 5), 1)]
     made_run(tmp_path / "IFCA", rows, snapshots=0)
     groups.append(Group("IFCA", [read_run(tmp_path / "IFCA")], tmp_path / "IFCA"))
     both = over_the_rounds(groups, "test-weighted_accuracy").caption
-    assert "Some clients have no model until round 2 of Local and 1 of IFCA (" in both
+    assert "Some clients have no model up to and including round 2 of Local and 1 of IFCA (" in both
 
 
 def test_a_score_stands_at_what_was_sent_until_its_own_round(groups: list[Group]):
