@@ -41,7 +41,7 @@ from lit_cfl.algorithms.base import (
 from lit_cfl.algorithms.cluster_steps import average_in_clusters
 from lit_cfl.clustering import agglomerate, assign, clusters_of
 from lit_cfl.clustering.subspaces import Angles, left_singular_vectors, pad_bases, subspace_angles
-from lit_cfl.errors import InputError, Notice
+from lit_cfl.errors import InputError, Notice, count_noun
 from lit_cfl.local_work import LocalWork
 
 
@@ -98,13 +98,7 @@ class PACFL(Algorithm):
         angles = subspace_angles(bases, bases, self.angles).fill_diagonal_(0)  # line 6
         angles = (angles + angles.T) / 2  # makes the matrix exactly symmetric
         labels = agglomerate(angles, linkage=self.linkage, threshold=self.threshold)  # line 7
-        if len(clients) > 1 and not labels.any():
-            warnings.warn(
-                f"PACFL has one cluster: angles between clients are {float(angles.max()):.3g} degrees at most, and "
-                f"threshold is {self.threshold:g}; lower it to get several",
-                Notice,
-                stacklevel=2,
-            )
+        self._note_extremes(angles, int(labels.max()) + 1)
         state = PACFLState(
             models=work.initial(0).repeat(int(labels.max()) + 1, 1),  # line 8
             index=assign(torch.full((len(work.num_examples),), -1), clients, labels),
@@ -112,6 +106,23 @@ class PACFL(Algorithm):
             labels=labels,
         )
         return state, Info(similarity=Similarity(clients, self._cosines(angles, bases)))
+
+    def _note_extremes(self, angles: Tensor, clusters: int) -> None:
+        """Warns if all clients form one cluster, or most of them a cluster of their own."""
+        clients = len(angles)
+        if clients > 1 and clusters == 1:
+            say, wide = "lower it to get several", f"{float(angles.max()):.3g} degrees at most"
+        elif clusters > clients / 2 > 1:
+            nearest = (angles + torch.eye(clients) * 2 * angles.max()).amin(1).median()
+            say, wide = "raise it to get fewer", f"{float(nearest):.3g} degrees to the nearest, in the median"
+        else:
+            return
+        warnings.warn(
+            f"PACFL has {count_noun(clusters, 'cluster')} of {clients} clients: angles between clients are {wide}, and "
+            f"threshold is {self.threshold:g}; {say}",
+            Notice,
+            stacklevel=3,
+        )
 
     def _bases(self, work: LocalWork, clients: Tensor) -> Tensor:
         """Asks clients for the singular vectors `[n, m, inputs]` of their data."""

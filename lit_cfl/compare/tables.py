@@ -48,6 +48,7 @@ def cells(results: Results) -> list[list[str]]:
         f"difference to {rows[0]['algorithm']}": lambda row: "" if row is rows[0] else _difference(row),
         "gap closed": lambda row: _number(row["gap_closed"], 2),
         "ARI": lambda row: _spread(row, "ari", 2),
+        "clusters": lambda row: _spread(row, "clusters", 1),
         f"rounds to {at}": lambda row: _cost(row, "rounds_to_target"),
         f"MiB to {at}": lambda row: _cost(row, "mib_to_target", mebibytes),
         f"local steps to {at}": lambda row: _cost(row, "local_steps_to_target", "{:.0f}".format),
@@ -56,10 +57,12 @@ def cells(results: Results) -> list[list[str]]:
         "time s": lambda row: _number(row["seconds"], 1),
     }
     optional = {f"val {score}": "val_mean", f"tuned {score}": "tuned_mean"}
-    optional |= {"gap closed": "gap_closed", "ARI": "ari_mean"}
+    optional |= {"gap closed": "gap_closed", "ARI": "ari_mean", "clusters": "clusters_mean"}
     for heading, name in optional.items():
         if all(row[name] is None for row in rows):
             del columns[heading]
+    if "ARI" in columns:  # where true clusters are known, agreement with them says more than the number of clusters
+        columns.pop("clusters", None)
     return [list(columns), *([text(row) for text in columns.values()] for row in rows)]
 
 

@@ -125,7 +125,8 @@ def test_clients_at_known_angles_become_the_clusters_of_the_threshold():
     for threshold, expected in ((5, [0, 1, 2, 3, 0, 4]), (10, [0, 1, 0, 1, 0, 2])):
         assert clustered(PACFL(threshold=threshold), work).index.tolist() == expected
     with pytest.warns(
-        Notice, match="PACFL has one cluster: angles between clients are .* at most, and threshold is 91"
+        Notice,
+        match="PACFL has 1 cluster of 6 clients: angles between clients are .* at most, and threshold is 91; lower",
     ):
         assert clustered(PACFL(threshold=91), work).index.tolist() == [0, 0, 0, 0, 0, 0]
 

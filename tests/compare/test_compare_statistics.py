@@ -114,6 +114,13 @@ def test_agreement_is_a_column_where_true_clusters_are_known():
     assert "ARI" not in cells(results("A", "B"))[0]
 
 
+def test_the_number_of_clusters_is_a_column_where_true_clusters_are_not_known():
+    (head, _, last) = cells(results("A", "B", clusters_mean=3.5, clusters_sd=0.5))
+    assert last[head.index("clusters")] == "3.5 ± 0.5"
+    assert "clusters & " in as_latex(results("A", "B", clusters_mean=3.5, clusters_sd=0.5, mib=1.0))
+    assert "clusters" not in cells(results("A", "B", clusters_mean=3.5, ari_mean=0.5))[0]
+
+
 def test_markdown_keeps_its_columns_whatever_names_hold():
     text = as_markdown(results("a|b", "<i>*c*\nd", rounds_to_target=4.0, mib_to_target=1.0), "x_y", "p.png")
     table = [line for line in text.splitlines() if line.startswith("|")]
