@@ -129,6 +129,10 @@ def test_clients_at_known_angles_become_the_clusters_of_the_threshold():
         match="PACFL has 1 cluster of 6 clients: angles between clients are .* at most, and threshold is 91; lower",
     ):
         assert clustered(PACFL(threshold=91), work).index.tolist() == [0, 0, 0, 0, 0, 0]
+    with pytest.warns(
+        Notice, match="PACFL has 5 clusters of 6 clients: angles .* in the median, and threshold is 1; rai"
+    ):
+        assert clustered(PACFL(threshold=1), work).index.tolist() == [0, 1, 2, 3, 0, 4]
 
 
 def test_clients_whose_examples_lie_on_different_axes_are_at_90_degrees():
