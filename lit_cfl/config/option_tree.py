@@ -300,7 +300,7 @@ def suggest_option(name: str, owner: str, known: Iterable[str]) -> str:
             return f" (did you mean {meant}?)"
     algorithms = {one: class_of(one, "algorithms") for one in catalogue.names("algorithms")}
     others = [one for one, found in algorithms.items() if found is not None and symbol in found.options]
-    if owner in algorithms and parts[0] in ("task", "local"):
+    if parts != [""] and not others:
         return f" (did you mean --{'.'.join(parts)}?)"
     if owner not in algorithms or not others:
         return suggest(name, known)
@@ -347,6 +347,8 @@ def unknown_class(key: str, name: str, kind: str) -> str:
 
 
 def _similar_class(name: str, kind: str, known: Sequence[str]) -> str:
+    if "(" in name:
+        return f" (write {name.partition('(')[0]} without parentheses; arguments go under init_args)"
     if kind == "data" and _OF_ARRAYS.search(name):
         return " (did you mean ArrayData?)"
     # short names of methods resemble each other: SCAFFOLD does not mean CFL

@@ -26,7 +26,7 @@ def read_arguments(arguments: Sequence[str]) -> Namespace:
     parser.add_argument("--figures", metavar="DIR", help="also draw each figure as PNG and PDF, for a paper")
     given = parser.parse_args(list(arguments))
     out = Path(given.out)
-    if out.is_dir():
+    if out.is_dir() or given.out.endswith("/"):
         raise InputError(f"--out {out} is a directory; name a file, such as {out / 'report.html'}")
     if given.figures is not None and Path(given.figures).suffix.lower() in _FIGURES:
         raise InputError(
