@@ -208,8 +208,8 @@ def _require_numbers(
 
     Args:
         columns: Columns to check.
-        what: What they must be, for the message.
-        has_clients: Whether a column names the clients.
+        what: Requirement, for the message.
+        has_clients: True if a column names the clients.
         clusters: Names of columns that may hold the true clusters.
     """
     import pandas

@@ -30,7 +30,7 @@ def read_arguments(arguments: Sequence[str]) -> Namespace:
         raise InputError(f"--out {out} is a directory; name a file, such as {out / 'report.html'}")
     if given.figures is not None and Path(given.figures).suffix.lower() in _FIGURES:
         raise InputError(
-            f"--figures {given.figures} names a file, but each figure gets a file of its own, as PNG and PDF; name a "
+            f"--figures {given.figures} names a file, but each figure gets a separate file, as PNG and PDF; name a "
             f"folder, such as {Path(given.figures).with_suffix('')}"
         )
     for path in given.directories:

@@ -66,7 +66,9 @@ def test_a_run_names_the_client_that_diverges():
 
 
 def test_a_client_that_batch_norm_cannot_train_is_named():
-    with pytest.raises(InputError, match=r"^client 0 \('East'\) cannot be trained: with batch size 10, one of its 1 "):
+    with pytest.raises(
+        InputError, match=r"^client 0 \('East'\) cannot be trained: with batch size 10, its only example "
+    ):
         experiment(wards(size=1), partial(nn.BatchNorm1d, 2)).prepare(0)
 
 

@@ -47,7 +47,7 @@ def forbidden(*given: object) -> None:
 @pytest.mark.ray
 def test_driver_without_a_gpu_trains_and_scores_on_that_of_the_cluster(cluster: None, monkeypatch: pytest.MonkeyPatch):
     assert not torch.cuda.is_available()
-    with pytest.warns(Notice, match=r"Ray's cluster has 1 GPU\(s\): clients train on them"):
+    with pytest.warns(Notice, match=r"Ray's cluster has 1 GPU: clients train on them"):
         room = room_of_ray("ray", "auto", None)
     plan = choose_plan("ray", "auto", "32-true", load(), PlanOptions(engine="stack"), room)
     assert (plan.device, plan.workers, plan.lanes) == ("cuda:0", 1, 8)

@@ -190,7 +190,6 @@ def test_a_page_cannot_be_written_over_a_directory(tmp_path: Path, capsys):
     assert main(["report", str(run), "--out", f"{tmp_path}/pages/"]) == 2
     assert f"name a file, such as {tmp_path}/pages/report.html" in capsys.readouterr().err
     assert main(["report", str(run), "--figures", "paper/curve.PDF"]) == 2
-    assert (
-        "names a file, but each figure gets a file of its own, as PNG and PDF; name a folder, such as paper/curve"
-        in (capsys.readouterr().err)
+    assert "names a file, but each figure gets a separate file, as PNG and PDF; name a folder, such as paper/curve" in (
+        capsys.readouterr().err
     )
