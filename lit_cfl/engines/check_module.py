@@ -14,6 +14,7 @@ from lit_cfl.engines.torch_internals import has_gradient_hooks
 from lit_cfl.errors import InputError, short_error
 from lit_cfl.parameters import copy_sharing_frozen
 
+_REGISTERED = ("_modules", "_parameters", "_buffers")  # attributes in which PyTorch itself keeps the parts of a module
 _COPIES = "every client trains a copy of the module"
 
 
@@ -25,6 +26,7 @@ def require_module(module: LightningModule) -> None:
             cannot be copied.
     """
     require_losses(module)
+    _require_registered(module)
     _require_plain_layers(module)
     for name, parameter in module.named_parameters():
         if parameter.requires_grad and has_gradient_hooks(parameter):
@@ -34,6 +36,31 @@ def require_module(module: LightningModule) -> None:
                 "forward what must not train"
             )
     _require_copy(module)
+
+
+def _require_registered(module: LightningModule) -> None:
+    """Rejects trainable layers in plain lists and dictionaries, which PyTorch does not count as part of a module."""
+    registered = {id(parameter) for parameter in module.parameters()}
+    for name, layer in module.named_modules():
+        for attribute, value in vars(layer).items():
+            if not isinstance(value, list | tuple | dict) or attribute in _REGISTERED:
+                continue
+            parts = list(value.values()) if isinstance(value, dict) else list(value)
+            held = [tensor for part in parts for tensor in _parameters_of(part)]
+            if any(tensor.requires_grad and id(tensor) not in registered for tensor in held):
+                kind = "Module" if any(isinstance(part, nn.Module) for part in parts) else "Parameter"
+                remedy = f"nn.{kind}{'Dict' if isinstance(value, dict) else 'List'}"
+                path = f"{name}.{attribute}" if name else attribute
+                raise InputError(
+                    f"{path} is a plain {type(value).__name__}, so that its parameters are not part of the model and "
+                    f"would be neither trained nor sent; make it an {remedy}"
+                )
+
+
+def _parameters_of(part: object) -> list[nn.Parameter]:
+    if isinstance(part, nn.Module):
+        return list(part.parameters())
+    return [part] if isinstance(part, nn.Parameter) else []
 
 
 def _require_plain_layers(module: LightningModule) -> None:

@@ -391,6 +391,48 @@ def test_a_net_that_joins_or_divides_examples_is_told_how_many_outputs_it_return
         require_trainable(engine, ragged_data())
 
 
+class Unregistered(nn.Module):
+    def __init__(self, form: Callable[[nn.Linear], object]) -> None:
+        super().__init__()
+        layer = nn.Linear(64, 32)
+        self.hidden, self.last = form(layer), nn.Linear(32, 10)
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        (
+            lambda layer: [layer, nn.ReLU()],
+            "net.hidden is a plain list, .* neither trained nor sent; make it an nn.ModuleL",
+        ),
+        (lambda layer: (layer,), "net.hidden is a plain tuple, .*; make it an nn.ModuleList$"),
+        (lambda layer: {"one": layer}, "net.hidden is a plain dict, .*; make it an nn.ModuleDict$"),
+        (lambda layer: [layer.weight], "net.hidden is a plain list, .*; make it an nn.ParameterList$"),
+    ],
+)
+def test_trainable_layers_that_pytorch_does_not_register_are_refused(form: Callable[[nn.Linear], object], message: str):
+    with pytest.raises(InputError, match=message):
+        require_module(Classification(Unregistered(form), SGD))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda layer: nn.ModuleList([layer]),
+        lambda layer: [layer.requires_grad_(False)],  # such as a teacher that is hidden on purpose
+        lambda layer: [nn.ReLU(), 3, "relu"],
+    ],
+)
+def test_registered_frozen_and_stateless_layers_in_lists_are_accepted(form: Callable[[nn.Linear], object]):
+    require_module(Classification(Unregistered(form), SGD))
+
+
+def test_a_list_of_registered_layers_is_accepted():
+    net = Unregistered(lambda layer: layer)
+    net.order = [net.hidden, net.last]
+    require_module(Classification(net, SGD))
+
+
 def test_probabilities_instead_of_logits_are_noted():
     def returns(*last: nn.Module) -> Engine:
         net = lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10), *last)  # noqa: E731
