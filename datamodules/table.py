@@ -146,8 +146,12 @@ def _require_filled(path: Path, table: "DataFrame") -> None:
         )
     more = f" ({lines} lines have empty cells)" if lines > 1 else ""
     cell = pandas.read_csv(path, dtype=str, keep_default_na=False)[name].iloc[line - 2]
-    problem = f"has {cell!r}, a missing value," if isinstance(cell, str) and cell.strip() else "is empty"
-    raise InputError(f"{path}: column {name!r} {problem} in line {line}{more}; fill such cells, or drop their lines")
+    is_word = isinstance(cell, str) and bool(cell.strip())
+    problem = f"has {cell!r}, a missing value," if is_word else "is empty"
+    name_too = f"; if {cell!r} is a name, spell it differently" if is_word and table[name].dtype.kind == "O" else ""
+    raise InputError(
+        f"{path}: column {name!r} {problem} in line {line}{more}; fill such cells, or drop their lines{name_too}"
+    )
 
 
 def _require_finite(path: Path, columns: "DataFrame") -> None:

@@ -38,6 +38,7 @@ begin with its name, also its learning rate (--IFCA.task.optimizer.lr 0.2); all 
 """
 _ELSEWHERE = {
     "--seed": "give --seeds",
+    "--num_seeds": "give --seeds, such as --seeds 0 1 2",
     "--run_dir": "give --compare_dir",
     "--json": "read runs.csv and results.csv",
     "--new_plan": "all runs of a comparison use one plan",

@@ -152,6 +152,7 @@ def test_server_shared_and_personal_layers_may_belong_to_one_entry():
             ("--config quickstart --algorithms IFCA --seeds 0 0", "seeds is [0, 0]"),
             ("--config quickstart --algorithms IFCA --seeds 0 x", "'x' is not a seed"),
             ("--config quickstart --algorithms IFCA --seed 3", "give --seeds"),
+            ("--config quickstart --algorithms IFCA --num_seeds 3", "give --seeds, such as --seeds 0 1 2"),
             ("--config quickstart --algorithms IFCA --algorithm.num_clusters 3", "options by its name"),
             (
                 "--config quickstart --algorithms IFCA --device cuda:1",

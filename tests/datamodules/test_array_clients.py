@@ -517,6 +517,11 @@ def test_inputs_made_small_by_scale_are_not_noted():
             "'bo', column 'site' has 'north'; leave such columns out, or encode them as numbers, or say which",
         ),
         (TABLE.replace("3.5", ""), COLUMNS, "column 'height' is empty in line 4"),
+        (
+            TABLE.replace("run,north", "None,north"),
+            COLUMNS,
+            "has 'None', a missing value, in line 4; fill such cells, or drop their lines; if 'None' is a name, spell",
+        ),
         (re.sub(r"\d\.5", "", TABLE), COLUMNS, "column 'height' is empty in all lines; remove it"),
         (TABLE.replace("al,2.5,run", "al,2.5,"), COLUMNS, "column 'label' is empty in line 3; fill"),
         (
