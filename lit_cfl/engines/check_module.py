@@ -45,10 +45,9 @@ def _require_registered(module: LightningModule) -> None:
         for attribute, value in vars(layer).items():
             if not isinstance(value, list | tuple | dict) or attribute in _REGISTERED:
                 continue
-            parts = list(value.values()) if isinstance(value, dict) else list(value)
-            held = [tensor for part in parts for tensor in _parameters_of(part)]
-            if any(tensor.requires_grad and id(tensor) not in registered for tensor in held):
-                kind = "Module" if any(isinstance(part, nn.Module) for part in parts) else "Parameter"
+            if any(tensor.requires_grad and id(tensor) not in registered for tensor in _parameters_of(value)):
+                parts = value.values() if isinstance(value, dict) else value
+                kind = "Parameter" if any(isinstance(part, nn.Parameter) for part in parts) else "Module"
                 remedy = f"nn.{kind}{'Dict' if isinstance(value, dict) else 'List'}"
                 path = f"{name}.{attribute}" if name else attribute
                 raise InputError(
@@ -57,9 +56,13 @@ def _require_registered(module: LightningModule) -> None:
                 )
 
 
-def _parameters_of(part: object) -> list[nn.Parameter]:
+def _parameters_of(part: object, depth: int = 3) -> list[nn.Parameter]:
+    """Finds the parameters in an object and in its lists, down to a depth, as a list may contain itself."""
     if isinstance(part, nn.Module):
         return list(part.parameters())
+    if isinstance(part, list | tuple | dict) and depth:
+        parts = part.values() if isinstance(part, dict) else part
+        return [tensor for one in parts for tensor in _parameters_of(one, depth - 1)]
     return [part] if isinstance(part, nn.Parameter) else []
 
 

@@ -406,6 +406,7 @@ class Unregistered(nn.Module):
             "net.hidden is a plain list, .* neither trained nor sent; make it an nn.ModuleL",
         ),
         (lambda layer: (layer,), "net.hidden is a plain tuple, .*; make it an nn.ModuleList$"),
+        (lambda layer: [[nn.ReLU()], [layer]], "net.hidden is a plain list, .*; make it an nn.ModuleList$"),
         (lambda layer: {"one": layer}, "net.hidden is a plain dict, .*; make it an nn.ModuleDict$"),
         (lambda layer: [layer.weight], "net.hidden is a plain list, .*; make it an nn.ParameterList$"),
     ],
