@@ -95,6 +95,10 @@ def test_shift_may_be_one_or_a_list(words: tuple[str, ...], expected: tuple[obje
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
+        (
+            ("--data.skew", "Rotations()"),
+            "skew: 'Rotations()' is not known (write Rotations without parentheses; arguments go",
+        ),
         (("--data.skew", "Rotatoins"), "skew: 'Rotatoins' is not known (did you mean Rotations?)"),
         (("--data.skew", "Rotatoins", "--data.skew.degrees", "[0]"), "(did you mean Rotations?)"),
         (("--data.skew", "[Rotations, LabelShfts]"), "skew: 'LabelShfts' is not known (did you mean LabelShifts?)"),

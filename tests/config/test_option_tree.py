@@ -204,7 +204,6 @@ EARLY = [
     ("data --config old.yaml", "there is no option 'clients_per_round' (did you mean --cohort_size?)"),
     ("run --config quickstart --algorithm FedGrup", "'FedGrup' is not known (did you mean FedGroup?)"),
     ("run --config quickstart --local.lr 0.1", "local has no option 'lr' (did you mean --task.optimizer.lr?)"),
-    ("run --config quickstart --task.net nets_of_mine.MyNet()", "(write nets_of_mine.MyNet without parentheses; arg"),
     ("run --config quickstart --algorithm SCAFFOLD", "'SCAFFOLD' is not known. Known: AdaCFL"),
     ("run --config quickstart --data CSVData", "'CSVData' is not known (did you mean ArrayData?)"),
     ("run --config quickstart --algorithm.tau 0.5", "FedGroup has no option 'tau' (an option of StoCFL). Its options"),
