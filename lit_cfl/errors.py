@@ -110,9 +110,10 @@ def join_ids(clients: Sequence[object]) -> str:
     return ", ".join(map(str, clients[:20])) + (", ..." if len(clients) > 20 else "")
 
 
-def count_noun(number: int, noun: str) -> str:
-    """Returns a number with its noun: `1 round`, `2 rounds`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def count_noun(number: float, noun: str) -> str:
+    """Returns a number with its noun: `1 round`, `2 rounds`, `0.5 GPUs`."""
+    shown = f"{number:g}" if isinstance(number, float) else str(number)
+    return f"{shown} {noun}{'s' * (number != 1)}"
 
 
 def join_range(low: int, high: int) -> str:

@@ -47,7 +47,7 @@ def _size(prepared: PreparedStudy, at_once: int | None) -> dict[str, str]:
     resources, repeats = prepared.study.resources, prepared.study.num_repeats
     points = len(prepared.study.own_settings)
     then = f", then {count_noun(points, 'point')} of the study" if points else ""
-    each = f"{_count(resources.cpus, 'core')}" + (f" and {_count(resources.gpus, 'GPU')}" if resources.gpus else "")
+    each = count_noun(resources.cpus, "core") + (f" and {count_noun(resources.gpus, 'GPU')}" if resources.gpus else "")
     places = f"{at_once} at most" if at_once else "as many as the cluster has room for"
     lines = {
         "study": prepared.size,
@@ -58,10 +58,6 @@ def _size(prepared: PreparedStudy, at_once: int | None) -> dict[str, str]:
     if repeats:
         lines["at the end"] = f"the best and the default setting on {count_noun(repeats, 'new seed')}"
     return lines
-
-
-def _count(number: float, noun: str) -> str:
-    return f"{number:g} {noun}" if number == 1 else f"{number:g} {noun}s"
 
 
 def _time(prepared: PreparedStudy, trial: float, at_once: int | None) -> str:

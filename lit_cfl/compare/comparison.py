@@ -256,11 +256,10 @@ def _check_and_plan(comparison: Comparison) -> Comparison:
         require_target(comparison.target, prepared.engine.scores[0])
         for name, experiment in comparison.experiments.items():
             with prefix_errors(f"{name}, seed {seed}"):
-                if experiment.to_dict().get("tiny"):  # tiny data depend on the algorithm's number of clusters
+                # tiny data depend on the algorithm's number of clusters
+                if experiment.to_dict().get("tiny") or training_differences(comparison.first, experiment):
                     experiment.try_out(seed)[0].engine.close()
                 experiment.algorithm.check(prepared.engine.at(0, prepared.data))
-                if training_differences(comparison.first, experiment):
-                    experiment.try_out(seed)[0].engine.close()
             if experiment is not comparison.first:  # its options were checked when it was prepared
                 shifts, cohorts = experiment.data.shift, prepared.cohorts
                 warn_of_ineffective_options(experiment.algorithm, shifts, cohorts, num_rounds=experiment.rounds)

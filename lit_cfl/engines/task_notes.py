@@ -51,8 +51,11 @@ def note_probabilities(task: LightningModule, batch: Batch) -> None:
     """Warns if a net for classification returns probabilities: its loss would take the softmax of a softmax."""
     if not isinstance(task, Classification):
         return
-    with torch.no_grad():
+    outputs = None
+    with suppress(Exception), torch.no_grad():  # a subclass may train without its forward
         outputs = task(batch[0])
+    if not isinstance(outputs, Tensor) or outputs.ndim != 2:
+        return
     if outputs.min() >= 0 and (outputs.sum(-1) - 1).abs().max() < _ROUNDING:
         warnings.warn(
             "the net returns probabilities (its outputs for an example add up to 1), but Classification takes the "

@@ -436,8 +436,8 @@ def test_a_list_of_registered_layers_is_accepted():
 
 def test_probabilities_instead_of_logits_are_noted():
     def returns(*last: nn.Module) -> Engine:
-        net = lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10), *last)  # noqa: E731
-        return build_engine(task(net), PLANS["plain loop"], 0, LocalTraining())
+        make = task(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10), *last))
+        return build_engine(make, PLANS["plain loop"], 0, LocalTraining())
 
     with pytest.warns(Notice, match="the net returns probabilities .*: leave out the net's last softmax"):
         require_trainable(returns(nn.Softmax(-1)), ragged_data())
@@ -445,6 +445,23 @@ def test_probabilities_instead_of_logits_are_noted():
         warnings.simplefilter("error")
         for last in ((), (nn.LogSoftmax(-1),), (nn.Sigmoid(),), (nn.ReLU(),)):
             require_trainable(returns(*last), ragged_data())
+
+
+def test_a_classification_that_trains_without_its_forward_is_accepted():
+    class Own(Classification):
+        def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+            return nn.functional.cross_entropy(self.net(batch[0]), batch[1], reduction="none")
+
+        def outcomes(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+            return self.losses(batch), self.net(batch[0]).argmax(-1) == batch[1]
+
+        def forward(self, inputs: Tensor) -> dict[str, Tensor]:
+            return {"logits": self.net(inputs)}
+
+    def make() -> Classification:
+        return Own(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), SGD)
+
+    require_trainable(build_engine(make, PLANS["plain loop"], 0, LocalTraining()), ragged_data())
 
 
 def test_a_net_with_fewer_outputs_than_labels_is_told_how_many_it_needs():
