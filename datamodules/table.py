@@ -38,7 +38,8 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
         if role not in ROLES:
             raise InputError(
                 f"columns has {role!r}{suggest(role, ROLES, 0.7)}; it takes y (the labels), client and cluster, each "
-                "with the name of its column in the table, such as {y: NAME, client: NAME}"
+                "with the name of its column in the table, such as {y: NAME, client: NAME}; all other columns are "
+                "inputs: write the table without those that are none"
             )
     table = _read(path)
     found = {role: name for role in ROLES if (name := columns.get(role, role)) is not None}
@@ -52,6 +53,8 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
     if "y" in found and _holds_numbers(table[found["y"]]):  # otherwise each number would be a class
         _require_numbers(path, table[[found["y"]]], "most labels are numbers")
     _require_finite(path, table[[name for name in [*inputs, found.get("y")] if name in table]])
+    if clients is not None and is_known:
+        _require_one_cluster(path, clients, table[found["cluster"]])
     note_doubled_lines(path, table)
     ids = find_ids(path, table[inputs], clients)
     note_likely_clusters(path, clusters)
@@ -162,6 +165,22 @@ def _require_finite(path: Path, columns: "DataFrame") -> None:
             raise InputError(
                 f"{path}: column {name!r} is infinite in line {line}; fill such cells with numbers, or drop their lines"
             )
+
+
+def _require_one_cluster(path: Path, clients: "Series", clusters: "Series") -> None:
+    """Raises InputError for the first line whose true cluster is not that of its client's first line."""
+    of_client = clusters.groupby(clients).transform("first")
+    if not (differs := (clusters != of_client).to_numpy()).any():
+        return
+    first = int(differs.argmax())
+    here, before = clusters.tolist()[first], of_client.tolist()[first]
+    count = clients[differs].nunique()
+    more = f" ({count} clients have several)" if count > 1 else ""
+    raise InputError(
+        f"{path}: column {clusters.name!r} has {here!r} in line {first + 2}, but {before!r} in the first line "
+        f"of client {clients[first]}{more}; a client has only one true cluster: correct such cells, or "
+        "leave cluster out of columns"
+    )
 
 
 def _require_names(path: Path, first: Sequence[str], problem: str) -> None:

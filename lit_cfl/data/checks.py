@@ -179,10 +179,13 @@ def _describe_large_columns(examples: Examples, ids: Container[str]) -> str:
         return ""
     named = [repr(names[column]) if names else str(column) for column in large]
     shown = ", ".join(named[:5]) + (f" and {len(named) - 5} more" if len(named) > 5 else "")
+    largest = max(large, key=lambda column: float(sizes[column]))
+    low, high = (float(examples.scale) * float(end) for end in examples.inputs[:, largest].aminmax())
     return (
         f"input column{'s' * (len(large) > 1)} {shown}: large numbers (root mean square up to "
-        f"{float(sizes[large].max()):.3g}), on which most nets train badly; standardise each column: subtract its "
-        "mean, divide by its standard deviation (for a table of new clients, use those of the run's own table)"
+        f"{float(sizes[largest]):.3g}; {named[large.index(largest)]} ranges from {low:.5g} to {high:.5g}), on which "
+        "most nets train badly; standardise each column: subtract its mean, divide by its standard deviation (for a "
+        "table of new clients, use those of the run's own table)"
     )
 
 

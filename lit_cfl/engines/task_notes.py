@@ -2,6 +2,7 @@
 
 import warnings
 from contextlib import suppress
+from math import log
 
 import torch
 from lightning import LightningModule
@@ -60,6 +61,25 @@ def note_probabilities(task: LightningModule, batch: Batch) -> None:
         warnings.warn(
             "the net returns probabilities (its outputs for an example add up to 1), but Classification takes the "
             "softmax itself, so that training is slow: leave out the net's last softmax",
+            Notice,
+            stacklevel=3,
+        )
+
+
+def note_loss_above_guessing(task: LightningModule, loss: float | None, num_labels: int) -> None:
+    """Warns if the training loss of a run's last round is twice that of equal probabilities for all labels.
+
+    Args:
+        task: The task's module.
+        loss: Mean training loss of the round; None if no client trained.
+        num_labels: Number of labels; 0 = the labels are numbers or absent.
+    """
+    if not isinstance(task, Classification) or type(task).losses is not Classification.losses or task.penalised_layers:
+        return
+    if loss is not None and num_labels > 1 and loss > 2 * log(num_labels):
+        warnings.warn(
+            f"the training loss of the last round is {loss:.3g}, but equal probabilities for all {num_labels} labels "
+            f"have {log(num_labels):.3g}: training diverges; lower the learning rate (task.optimizer.lr)",
             Notice,
             stacklevel=3,
         )

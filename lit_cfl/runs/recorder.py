@@ -14,6 +14,7 @@ from lit_cfl.clustering.cluster_scores import silhouette
 from lit_cfl.data import FederatedData
 from lit_cfl.data.federated import lists_of, with_lists
 from lit_cfl.engines.module_options import data_options
+from lit_cfl.engines.task_notes import note_loss_above_guessing
 from lit_cfl.errors import Interrupted, Notice, note_on_error
 from lit_cfl.evaluation import Evaluation, evaluate
 from lit_cfl.experiment import PreparedRun
@@ -221,6 +222,7 @@ class Recorder:
         r, evaluation = self._latest
         if not self._totals.trained:
             self._warn_untrained(r.number)
+        note_loss_above_guessing(self.engine.template, r.info.loss, r.data.examples.num_labels)
         memberships = self._totals.memberships_with(r, evaluation)
         return write_end(self.prepared, self.directory, r, evaluation, memberships, self._totals.best, stopped)
 

@@ -158,6 +158,16 @@ def test_client_in_two_true_clusters_is_named():
     assert "client 2 has examples of the true clusters 0 and 1 (2 clients have several); a client has only one" in both
 
 
+def test_client_of_a_table_in_two_true_clusters_is_named_with_its_line(tmp_path: Path):
+    path = written(tmp_path, "x,y,client,crop\n1,0,a,rye\n2,1,b,oat\n3,0,a,rye\n2,1,b,rye\n4,1,a,oat\n")
+    message = error_of(ArrayData(source=path, columns={"cluster": "crop"}))
+    assert "column 'crop' has 'rye' in line 5, but 'oat' in the first line of client b (2 clients have" in message
+    path = written(tmp_path, "x,y,client,cluster\n1,0,a,3\n2,1,b,4\n3,0,a,3\n2,1,b,7\n")
+    assert "column 'cluster' has 7 in line 5, but 4 in the first line of client b; a" in error_of(
+        ArrayData(source=path)
+    )
+
+
 def test_partition_that_mixes_true_clusters_is_refused():
     message = error_of(owned(cluster=np.array([0, 1, 2]), partition=IID(2, 0.0)))
     assert "client 0 has examples of the true clusters" in message
@@ -435,7 +445,7 @@ def test_a_test_share_next_to_a_partition_is_noted():
 def test_inputs_too_large_for_most_nets_are_noted(tmp_path: Path):
     rows = [f"{138 + number % 3},{number % 7},{number % 2},{number % 5}" for number in range(30)]
     table = ArrayData(source=written(tmp_path, "sodium,age,y,client\n" + "\n".join(rows)))
-    with pytest.warns(Notice, match=r"input column 'sodium': large numbers \(root mean square up to 139\)") as notices:
+    with pytest.warns(Notice, match=r"input column 'sodium': large numbers \(root mean square up to 139; ") as notices:
         table.federated(0)
     assert len(notices) == 1
 
@@ -447,7 +457,15 @@ def test_a_large_column_next_to_an_id_is_noted_alone(tmp_path: Path):
         table.federated(0)
     ids, large = sorted((str(notice.message) for notice in notices), key=lambda note: "large" in note)
     assert "the inputs include 'patient', a different whole number" in ids
-    assert large.startswith("input column 'sodium': large numbers (root mean square up to 139)")
+    assert large.startswith(
+        "input column 'sodium': large numbers (root mean square up to 139; 'sodium' ranges from 138 to 140)"
+    )
+
+
+def test_code_of_missing_values_in_a_large_column_is_shown(tmp_path: Path):
+    rows = [f"{7 + number % 2},{-999 if number == 4 else 3.5},{number % 2},{number % 5}" for number in range(30)]
+    with pytest.warns(Notice, match=r"up to 182; 'acidity' ranges from -999 to 3.5\)"):
+        ArrayData(source=written(tmp_path, "depth,acidity,y,client\n" + "\n".join(rows))).federated(0)
 
 
 def test_labels_too_large_for_squared_errors_are_noted():

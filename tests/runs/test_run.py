@@ -194,6 +194,14 @@ def test_run_in_which_no_client_trained_says_so(tmp_path: Path, dropout: float):
         run(digits(algorithm=FedAvg(), **part), tmp_path / "run")
 
 
+def test_run_whose_training_diverges_to_finite_losses_says_so(tmp_path: Path, recwarn: pytest.WarningsRecorder):
+    task = lambda rate: lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=rate))  # noqa: E731
+    run(digits(algorithm=FedAvg(), task=task(0.1)), tmp_path / "fine")
+    assert not [note for note in recwarn if "training diverges" in str(note.message)]
+    with pytest.warns(Notice, match=r"but equal probabilities for all 10 labels have 2.3: training diverges; lower"):
+        run(digits(algorithm=FedAvg(), task=task(100.0)), tmp_path / "diverging")
+
+
 def test_run_in_which_some_clients_trained_does_not_say_that_none_did(tmp_path: Path, recwarn: pytest.WarningsRecorder):
     run(digits(algorithm=FedAvg(), dropout=0.9, cohort_size=2, rounds=8), tmp_path / "run")
     losses = [row["train/loss"] for row in read_table(tmp_path / "run" / "metrics.csv")]
