@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 _NEARLY_ALL = 0.9  # share of distinct values in a column that tells lines apart
+_MANY_VALUES = 20  # minimum number of different values in a column of measurements
+_NO_PAIR = 0.01  # expected number of equal pairs of lines below which such lines are no chance
 
 
 def find_ids(path: Path, inputs: "DataFrame", clients: "Series | None") -> list[str]:
@@ -34,9 +36,8 @@ def find_ids(path: Path, inputs: "DataFrame", clients: "Series | None") -> list[
 def note_doubled_lines(path: Path, table: "DataFrame") -> None:
     """Warns of lines that are equal to an earlier one in a table whose measurements hardly repeat by chance."""
     doubled = table.duplicated()
-    measured = [name for name in table if table[name].dtype.kind == "f"]
     count = int(doubled.sum())
-    if count and any(table[name].nunique() > _NEARLY_ALL * len(table) for name in measured):
+    if count and _equal_pairs_by_chance(table[~doubled]) < _NO_PAIR:
         warnings.warn(
             f"{path}: {count_noun(count, 'line')} repeat{'s' * (count == 1)} an earlier one, the first in line "
             f"{int(doubled.to_numpy().argmax()) + 2}; if they were saved twice, remove them "
@@ -44,6 +45,20 @@ def note_doubled_lines(path: Path, table: "DataFrame") -> None:
             Notice,
             stacklevel=3,
         )
+
+
+def _equal_pairs_by_chance(lines: "DataFrame") -> float:
+    """Computes the number of pairs of lines expected to agree in all measurements if these are independent.
+
+    Columns with few different values do not count, as these often depend on each other.
+    """
+    pairs = max(len(lines) * (len(lines) - 1) / 2, 1)
+    expected = pairs
+    for name in lines:
+        counts = lines[name].value_counts()
+        if lines[name].dtype.kind in "iuf" and len(counts) >= _MANY_VALUES:
+            expected *= float((counts * (counts - 1)).sum()) / 2 / pairs
+    return expected
 
 
 def _note_ids(path: Path, names: Sequence[str], what: str) -> None:

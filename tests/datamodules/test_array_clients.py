@@ -468,6 +468,20 @@ def test_code_of_missing_values_in_a_large_column_is_shown(tmp_path: Path):
         ArrayData(source=written(tmp_path, "depth,acidity,y,client\n" + "\n".join(rows))).federated(0)
 
 
+def test_repeated_lines_of_rounded_measurements_are_noted_unless_they_may_be_chance(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({name: rng.integers(0, 60, 900) / 10 for name in "abcdef"})
+    frame["y"], frame["client"] = rng.integers(0, 3, 900), rng.integers(0, 9, 900)
+    twice = pd.concat([frame, frame.iloc[40:47]])
+    twice.to_csv(tmp_path / "twice.csv", index=False)
+    with pytest.warns(Notice, match="7 lines repeat an earlier one, the first in line 902"):
+        ArrayData(source=tmp_path / "twice.csv").federated(0)
+    twice[["a", "y", "client"]].to_csv(tmp_path / "few.csv", index=False)  # most lines repeat one by chance
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ArrayData(source=tmp_path / "few.csv").federated(0)
+
+
 def test_labels_too_large_for_squared_errors_are_noted():
     points = np.arange(20) % 7 + 84.0
     with pytest.warns(Notice, match=r"the labels are large numbers \(root mean square 86.9\), .* standardise them"):
