@@ -189,8 +189,9 @@ class _WithGivenClusters(Partition):
             return division
         # true clusters are computed from the examples, since a partition may leave out or renumber clients
         train = division.train
-        clusters = cluster_per_client(pool.clusters[train.entries], train.owners, range(len(train)))
-        return replace(division, true_clusters=clusters, cluster_names=pool.cluster_names)
+        words = pool.cluster_names
+        clusters = cluster_per_client(pool.clusters[train.entries], train.owners, range(len(train)), words)
+        return replace(division, true_clusters=clusters, cluster_names=words)
 
 
 def examples_of(
@@ -342,8 +343,13 @@ def cluster_per_client(
 
 def _numbers(name: str, values: Any) -> np.ndarray:
     array = as_array(values, name)
+    kinds = [(str(key), dtype.kind) for key, dtype in values.dtypes.items()] if hasattr(values, "columns") else []
+    words = [key for key, kind in kinds if kind not in "iufb"]
+    if array.dtype == object and kinds and not words:  # such as columns of bools and of floats
+        array = np.column_stack(
+            [scalars(values.iloc[:, k], f"column {key!r} of {name}") for k, (key, _) in enumerate(kinds)]
+        )
     if array.dtype.kind not in "iufb" or (array.dtype == np.uint64 and array.size and array.max() > _LARGEST):
-        words = [str(key) for key in getattr(values, "columns", ()) if values[key].dtype.kind not in "iufb"]
         remedy = f"leave out {', '.join(map(repr, words))}, or encode them" if words else "give integers or floats"
         raise InputError(f"{name} has dtype {array.dtype}; {remedy}")
     usual = {"f": np.float64, "b": np.float32}.get(array.dtype.kind, np.int64)

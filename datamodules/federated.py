@@ -128,9 +128,10 @@ class FederatedDataModule(LightningDataModule, ABC):
     def _draw_newcomers(self, clients: int, seed: int) -> Tensor:
         held_out = min(round(self.newcomers * clients), clients - 1)
         if not held_out:
-            raise InputError(
-                f"newcomers is {self.newcomers}, but that share of {clients} clients is less than one client; raise it"
-            )
+            why = f"that share of {clients} clients is less than one client; raise it"
+            if clients == 1:
+                why = "there is only one client, which has to train; leave it out"
+            raise InputError(f"newcomers is {self.newcomers}, but {why}")
         mask = torch.zeros(clients, dtype=torch.bool)
         mask[_rng(seed, "newcomers").permutation(clients)[:held_out]] = True
         return mask

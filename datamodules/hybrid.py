@@ -118,11 +118,17 @@ def _require_alike(first: Examples, other: Examples, where: str) -> None:
         raise InputError(
             f"token ids of {where} stand for other words than those of parts[0]; read the texts as one source"
         )
-    if first.labels.shape[1:] != other.labels.shape[1:]:
+    if first.label_kind != other.label_kind or first.labels.shape[1:] != other.labels.shape[1:]:
         raise InputError(
             f"there are {first.labels_in_words} in parts[0] and {other.labels_in_words} in {where}; make them equal"
         )
     first.require_same_labels(other, where)
+    if first.input_names and other.input_names and first.input_names != other.input_names:
+        number = next(k for k, name in enumerate(first.input_names) if name != other.input_names[k])
+        raise InputError(
+            f"input column {number} is {first.input_names[number]!r} in parts[0] and {other.input_names[number]!r} in "
+            f"{where}; give all parts the same columns in the same order"
+        )
     for name in _ALIKE:
         one, another = getattr(first, name), getattr(other, name)
         if not _equal(one, another):

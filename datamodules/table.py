@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lit_cfl.datamodules.table_notes import find_ids, find_likely_clusters, note_doubled_lines, note_likely_clusters
+from lit_cfl.datamodules.table_notes import (
+    find_ids,
+    find_likely_clusters,
+    line_of,
+    note_doubled_lines,
+    note_likely_clusters,
+)
 from lit_cfl.errors import InputError, suggest
 from lit_cfl.storage.given_paths import describe_missing
 
@@ -41,8 +47,8 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
                 "with the name of its column in the table, such as {y: NAME, client: NAME}; all other columns are "
                 "inputs: write the table without those that are none"
             )
-    table = _read(path)
     found = {role: name for role in ROLES if (name := columns.get(role, role)) is not None}
+    table = _read(path, found.get("client"))
     _require_columns(path, table, found, columns)
     _require_filled(path, table)
     inputs = [name for name in table.columns if name not in found.values()]
@@ -65,13 +71,18 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
     return {"x": table[inputs].to_numpy(np.float32), **names, **arrays}
 
 
-def _read(path: Path) -> "DataFrame":
-    """Reads a file as a table. Raises InputError if it is not a table whose first line names its columns."""
+def _read(path: Path, client: str | None) -> "DataFrame":
+    """Reads a file as a table, and the column named `client` as ids; see `_as_ids`.
+
+    Raises:
+        InputError: the file is not a table whose first line names its columns.
+    """
     import pandas  # takes most of a second, and only tables need it
 
     try:
         _require_csv(path)
-        table = pandas.read_csv(path)
+        # in a single pass, as the dtype of a column must not depend on the first part of a large file
+        table = pandas.read_csv(path, low_memory=False, dtype={} if client is None else {client: str})
         head = pandas.read_csv(path, header=None, nrows=1, dtype=str).iloc[0]
     except InputError:  # is a ValueError, too, but needs no further explanation
         raise
@@ -105,7 +116,18 @@ def _read(path: Path) -> "DataFrame":
             f"{path}: its lines have more cells than the first line, which must name all columns, but has {first}; "
             "name all columns, and remove any lines above their names"
         )
+    if client in table:
+        table[client] = _as_ids(table[client])
     return table
+
+
+def _as_ids(words: "Series") -> "Series":
+    """Converts a column of words to numbers if all are numbers, unless one has a leading zero, as in 007."""
+    import pandas
+
+    numbers = pandas.to_numeric(words, errors="coerce")
+    is_word = (numbers.isna() & words.notna()) | words.str.match(r"\s*0\d", na=False)
+    return words if is_word.any() else numbers
 
 
 def _require_columns(
@@ -141,19 +163,20 @@ def _require_filled(path: Path, table: "DataFrame") -> None:
     if not empty.any(axis=None):
         return
     name = table.columns[empty.any()][0]
-    line, lines = int(empty[name].to_numpy().argmax()) + 2, int(empty.any(axis=1).sum())
+    row, lines = int(empty[name].to_numpy().argmax()), int(empty.any(axis=1).sum())
     if empty[name].all():
         raise InputError(
             f"{path}: column {name!r} is empty in all lines; remove it (a column of equal numbers becomes empty if it "
             "is divided by its standard deviation, 0)"
         )
     more = f" ({lines} lines have empty cells)" if lines > 1 else ""
-    cell = pandas.read_csv(path, dtype=str, keep_default_na=False)[name].iloc[line - 2]
+    cell = pandas.read_csv(path, dtype=str, keep_default_na=False)[name].iloc[row]
     is_word = isinstance(cell, str) and bool(cell.strip())
     problem = f"has {cell!r}, a missing value," if is_word else "is empty"
     name_too = f"; if {cell!r} is a name, spell it differently" if is_word and table[name].dtype.kind == "O" else ""
     raise InputError(
-        f"{path}: column {name!r} {problem} in line {line}{more}; fill such cells, or drop their lines{name_too}"
+        f"{path}: column {name!r} {problem} in line {line_of(path, row)}{more}; fill such cells, or drop their "
+        f"lines{name_too}"
     )
 
 
@@ -161,7 +184,7 @@ def _require_finite(path: Path, columns: "DataFrame") -> None:
     """Raises InputError for the first infinite number."""
     for name in columns.columns[columns.dtypes.map(lambda kind: kind.kind == "f")]:
         if (infinite := np.isinf(columns[name].to_numpy())).any():
-            line = int(infinite.argmax()) + 2
+            line = line_of(path, int(infinite.argmax()))
             raise InputError(
                 f"{path}: column {name!r} is infinite in line {line}; fill such cells with numbers, or drop their lines"
             )
@@ -177,8 +200,8 @@ def _require_one_cluster(path: Path, clients: "Series", clusters: "Series") -> N
     count = clients[differs].nunique()
     more = f" ({count} clients have several)" if count > 1 else ""
     raise InputError(
-        f"{path}: column {clusters.name!r} has {here!r} in line {first + 2}, but {before!r} in the first line "
-        f"of client {clients[first]}{more}; a client has only one true cluster: correct such cells, or "
+        f"{path}: column {clusters.name!r} has {here!r} in line {line_of(path, first)}, but {before!r} in the first "
+        f"line of client {clients[first]}{more}; a client has only one true cluster: correct such cells, or "
         "leave cluster out of columns"
     )
 
@@ -244,7 +267,7 @@ def _require_numbers(
         shown = wrong if wrong.any() else comma
         first = int(shown.to_numpy().argmax())
         # the line is named only if other cells of the column are numbers
-        line = "" if shown.all() else f" in line {first + 2}"
+        line = "" if shown.all() else f" in line {line_of(path, first)}"
         if line and shown.sum() > 1:
             line += f" ({shown.sum()} such cells)"
         cells = cells and wrong.mean() <= 0.5

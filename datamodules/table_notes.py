@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,13 @@ def find_ids(path: Path, inputs: "DataFrame", clients: "Series | None") -> list[
     return ids + of_clients + inside
 
 
+def line_of(path: Path, row: int) -> int:
+    """Returns the number of the line in a file, from 1, that holds a row of its table; pandas skips blank lines."""
+    with path.open("rb") as file:
+        filled = (number for number, line in enumerate(file, 1) if line.strip())
+        return next(islice(filled, row + 1, None), row + 2)
+
+
 def note_doubled_lines(path: Path, table: "DataFrame") -> None:
     """Warns of lines that are equal to an earlier one in a table whose measurements hardly repeat by chance."""
     doubled = table.duplicated()
@@ -40,7 +48,7 @@ def note_doubled_lines(path: Path, table: "DataFrame") -> None:
     if count and _equal_pairs_by_chance(table[~doubled]) < _NO_PAIR:
         warnings.warn(
             f"{path}: {count_noun(count, 'line')} repeat{'s' * (count == 1)} an earlier one, the first in line "
-            f"{int(doubled.to_numpy().argmax()) + 2}; if they were saved twice, remove them "
+            f"{line_of(path, int(doubled.to_numpy().argmax()))}; if they were saved twice, remove them "
             "(pandas: table.drop_duplicates()), as they may be trained on and tested",
             Notice,
             stacklevel=3,

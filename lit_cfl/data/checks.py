@@ -12,7 +12,7 @@ from torch import Tensor
 from lit_cfl.data.examples import Examples
 from lit_cfl.data.federated import Division, FederatedData
 from lit_cfl.data.index import ClientIndex
-from lit_cfl.errors import InputError, Notice, join_ids
+from lit_cfl.errors import InputError, Notice, count_noun, join_ids
 
 _BLOCK = 2**24  # numbers that are checked at a time
 _LARGE_INPUT = 10  # root mean square above which SGD with a rate of 0.1 is unstable on a linear net
@@ -350,9 +350,10 @@ def _warn_of_repeats(lists: _Lists, most: int, what: str) -> None:
     if not len(twice):
         return
     clients = lists.clients_of(twice // most)
+    has = "has" if len(clients) == 1 else "have"
     warnings.warn(
-        f"{what}: {len(clients)} clients have an example more than once ({join_ids(clients)}; such as example "
-        f"{int(twice[0]) % most}), and each repeat counts",
+        f"{what}: {count_noun(len(clients), 'client')} {has} an example more than once ({join_ids(clients)}; such as "
+        f"example {int(twice[0]) % most}), and each repeat counts",
         Notice,
         stacklevel=4,
     )
@@ -371,9 +372,10 @@ def _warn_of_overlap(train: ClientIndex, test: _Lists, num_examples: int, who: s
     if not both.any():
         return
     clients = owners[both].unique().tolist()
+    are = "is" if len(clients) == 1 else "are"
     warnings.warn(
-        f"{who}: {len(clients)} clients are tested on examples that they also train on ({join_ids(clients)}; such as "
-        f"example {int(trained[asked[both][0]])}), so their scores are too good",
+        f"{who}: {count_noun(len(clients), 'client')} {are} tested on examples that they also train on "
+        f"({join_ids(clients)}; such as example {int(trained[asked[both][0]])}), so their scores are too good",
         Notice,
         stacklevel=4,
     )

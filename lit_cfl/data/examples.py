@@ -52,7 +52,7 @@ class View:
         """Combines this view with a second view, which is applied after it."""
         maps = self.label_map, other.label_map
         both = tuple(maps[1][label] for label in maps[0]) if maps[0] and maps[1] else maps[0] or maps[1]
-        both = None if both and list(both) == sorted(both) else both
+        both = None if both and list(both) == list(range(len(both))) else both
         turns, angle = divmod(90 * (self.quarter_turns + other.quarter_turns) + self.angle + other.angle, 90)
         colours = self.colour or (1.0,) * len(other.colour), other.colour or (1.0,) * len(self.colour)
         return View(

@@ -114,11 +114,11 @@ def test_what_nobody_holds_may_be_anything():
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (lists(train1=[10, 11, 10]), "Own: train: 1 clients have an example more than once (1; such as example 10)"),
-        (lists(test4=[48, 48]), "Own: test: 1 clients have an example more than once (4; such as example 48)"),
+        (lists(train1=[10, 11, 10]), "Own: train: 1 client has an example more than once (1; such as example 10)"),
+        (lists(test4=[48, 48]), "Own: test: 1 client has an example more than once (4; such as example 48)"),
         (
             lists(train1=[10, 18]),
-            "Own: 1 clients are tested on examples that they also train on (1; such as example 18)",
+            "Own: 1 client is tested on examples that they also train on (1; such as example 18)",
         ),
     ],
 )
@@ -128,7 +128,7 @@ def test_repeats_and_overlaps_in_a_client_are_noted(change: Callable[[Division],
 
 
 def test_clients_may_share_examples():
-    assert notes(Own(change=lists(train1=[0, 1, 2], test2=[0, 1], train0=[9, 2]))) == ["Own: 1 clients are tested on "
+    assert notes(Own(change=lists(train1=[0, 1, 2], test2=[0, 1], train0=[9, 2]))) == ["Own: 1 client is tested on "
         "examples that they also train on (0; such as example 9), so their scores are too good"]  # fmt: skip
 
 
@@ -145,7 +145,7 @@ def test_shared_test_lists_are_looked_at_once_and_name_their_clients():
         return replace(lists(train3=[30, 2])(division), test=few)  # clients 3 and 0 have the same list
 
     first, second = notes(Own(change=shared))
-    assert first.startswith("Own: test: 1 clients have an example more than once (4; such as example 59)")
+    assert first.startswith("Own: test: 1 client has an example more than once (4; such as example 59)")
     assert second.startswith("Own: 2 clients are tested on examples that they also train on (0, 3; such as example 2)")
 
 

@@ -170,8 +170,10 @@ def test_client_of_a_table_in_two_true_clusters_is_named_with_its_line(tmp_path:
 
 def test_partition_that_mixes_true_clusters_is_refused():
     message = error_of(owned(cluster=np.array([0, 1, 2]), partition=IID(2, 0.0)))
-    assert "client 0 has examples of the true clusters" in message
+    assert "client 0 has examples of the true clusters 0 and 2" in message
     assert "leave it out" in message
+    named = error_of(owned(cluster=["north", "south", "west"], partition=IID(2, 0.0)))
+    assert "client 0 has examples of the true clusters 'north' and 'west'" in named
 
 
 def test_file_is_the_arrays_in_it(tmp_path: Path):
@@ -343,6 +345,28 @@ def test_each_column_is_read_as_columns_says(tmp_path: Path):
     assert data.names == ("al", "bo")
     assert [sorted(data.train[client].tolist()) for client in (0, 1)] == [[1, 3], [0, 2]]
     assert data.true_clusters.tolist() == [1, 0]  # al is in the south, and "north" is number 0
+
+
+def test_leading_zeros_tell_clients_apart(tmp_path: Path):
+    path = written(tmp_path, "client,x,y\n01,1,0\n1,2,1\n007,3,0\n01,4,1\n")
+    assert ArrayData(source=path, test=0).federated(0).names == ("01", "1", "007")
+    path = written(tmp_path, "client,x,y\n2.0,1,0\n 1,2,1\n0,3,0\n2,4,1\n")
+    assert ArrayData(source=path, test=0).federated(0).names == ("0", "1", "2")
+
+
+def test_clients_of_a_large_table_may_be_numbers_and_words(tmp_path: Path):
+    lines = [f"{k % 3},{k % 2},{k / 7:.3f}\n" for k in range(300_000)]  # pandas reads a part of them at a time
+    path = written(tmp_path, f"client,y,x\n{''.join(lines)}A,0,1.5\n")
+    data = ArrayData(source=path, test=0).federated(0)
+    assert data.names == ("0", "1", "2", "A")
+    assert data.train.sizes.tolist() == [100_000, 100_000, 100_000, 1]
+
+
+def test_lines_are_counted_with_the_blank_ones(tmp_path: Path):
+    path = written(tmp_path, "\nclient,y,x\na,0,1.5\n\n  \na,1,\n")
+    assert "column 'x' is empty in line 6;" in error_of(ArrayData(source=path))
+    path.write_bytes(b"client,y,x\ra,0,1.5\ra,1,\r")  # a file with one line feed or none
+    assert "column 'x' is empty in line 3;" in error_of(ArrayData(source=path))
 
 
 def test_usual_names_need_no_columns(tmp_path: Path):

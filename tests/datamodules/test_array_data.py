@@ -304,6 +304,15 @@ def test_columns_of_words_are_named():
     assert "x has dtype object; leave out 'stage', 'start', or encode them" in error_of(ArrayData(table, [0, 1]))
 
 
+def test_columns_of_numbers_and_bools_are_read_together():
+    table = pandas.DataFrame({"rate": [60.5, 61.0], "asleep": [True, False], "stage": pandas.array([2, 3], "Int64")})
+    assert ArrayData(table, [0, 1]).pool().examples.inputs.tolist() == [[60.5, 1, 2], [61, 0, 3]]
+    whole = ArrayData(table[["asleep", "stage"]], [0, 1]).pool().examples.inputs
+    assert (whole.dtype, whole.tolist()) == (torch.int64, [[1, 2], [0, 3]])
+    table["stage"] = pandas.array([2, None], "Int64")
+    assert "column 'stage' of x holds" in error_of(ArrayData(table, [0, 1]))
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_number_that_is_not_finite_is_found(value: float):
     x = np.zeros((12, 2, 3, 4), np.float32)

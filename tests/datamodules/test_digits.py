@@ -112,6 +112,14 @@ def test_newcomers_are_the_share_asked_for(clients: int, share: float, expected:
     assert int(newcomers.sum()) == expected
 
 
+@pytest.mark.parametrize(
+    ("clients", "expected"), [(2, "that share of 2 clients is less than one client"), (1, "there is only one client")]
+)
+def test_newcomers_are_refused_if_they_would_be_none(clients: int, expected: str):
+    with pytest.raises(InputError, match=f"newcomers is 0.2, but {expected}"):
+        Digits(num_clients=clients, newcomers=0.2).federated(0)
+
+
 @pytest.mark.parametrize("clients", [0, 2000, -1])
 def test_number_of_clients_that_cannot_be_is_refused(clients: int):
     with pytest.raises(InputError, match=rf"{clients} clients|num_clients is {clients} "):

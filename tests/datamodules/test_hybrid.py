@@ -265,6 +265,16 @@ TOKENS = {"inputs": torch.zeros(2, 3, dtype=torch.int64), "vocabulary": 5}
         (TOKENS, TOKENS | {"vocabulary": 6}, "vocabulary is 5 .* and 6 in"),
         (TOKENS | {"words": "one"}, TOKENS | {"words": "other"}, "token ids of .* stand for other words than those of"),
         (TOKENS, TOKENS | {"embeddings": torch.zeros(5, 2)}, r"embeddings is None .* and a tensor \(5, 2\) in"),
+        (
+            {"labels": torch.tensor([0.5, 1.5]), "num_labels": 0},
+            {"labels": ids(0, 0), "num_labels": 0},
+            r"there are labels that are numbers in parts\[0\] and no labels in parts\[1\] \(Given\); make them equal",
+        ),
+        (
+            {"input_names": ("a", "b", "c")},
+            {"input_names": ("a", "c", "b")},
+            r"input column 1 is 'b' in parts\[0\] and 'c' in parts\[1\] \(Given\); give all parts the same columns in",
+        ),
     ],
 )
 def test_parts_that_differ_are_refused(first: dict[str, Any], second: dict[str, Any], expected: str):

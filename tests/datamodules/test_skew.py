@@ -230,6 +230,7 @@ def test_views_add_up():
     assert tilted.then(View(2, None, 0.0, 50.0, 4.0, 0.5)) == View(0, None, 0.0, 20.0, 5.0, 0.25, (1.0, 2.0))
     assert View(angle=40.0).then(View(angle=50.0)) == View(1)
     assert View(0, (1, 2, 0)).then(View(0, (2, 0, 1))) == View().then(View(0, (0, 1, 2))) == View()
+    assert View(label_map=(0, 0, 2)).then(View(1)) == View(1, (0, 0, 2))  # ascending, but not the identity
 
 
 @few
