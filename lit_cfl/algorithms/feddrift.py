@@ -91,7 +91,10 @@ class FedDrift(Algorithm):
     weights: Weights = "examples"
     state_type = FedDriftState
     score_columns = SHIFT_SCORES
-    tables: ClassVar[Mapping[str, tuple[str, ...]]] = MIGRATIONS | {"mergers": ("clusters", "distance", "merged")}
+    tables: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "migrations": (*MIGRATIONS["migrations"], "detected"),
+        "mergers": ("clusters", "distance", "merged"),
+    }
     cluster_options = ("merge_delta",)
     closeness = "minus the training loss of the cluster's model"
 
@@ -116,6 +119,9 @@ class FedDrift(Algorithm):
                 f"max_clusters is {self.max_clusters}, but with start: clients each of the {able} clients starts a "
                 f"model; raise max_clusters to {able}, or set start: one"
             )
+
+    def needs_all(self, round: int) -> bool:
+        return self.start == "clients" and round < self.step_rounds  # each client's model is new
 
     def first_clustering_round(self) -> int:
         return self.step_rounds if self.start == "clients" else 0
@@ -157,8 +163,8 @@ class FedDrift(Algorithm):
         state, labels = self._start_models(state, alive[nearest], drifts)
         state = _record_choices(state, able, labels, work)
         changed = drifts | (labels != before)
-        rows = torch.stack([able, before, labels], dim=1)[changed & (before >= 0)].tolist()
-        tables = {"migrations": [dict(zip(MIGRATIONS["migrations"], row, strict=True)) for row in rows]}
+        rows = torch.stack([able, before, labels, drifts.long()], dim=1)[changed & (before >= 0)].tolist()
+        tables = {"migrations": [dict(zip(self.tables["migrations"], row, strict=True)) for row in rows]}
         if not self.eager:
             stays = labels == alive[nearest]
             examples = work.num_examples[able[stays]]

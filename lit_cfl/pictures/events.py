@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from statistics import fmean
 
+from lit_cfl.errors import count_noun
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.colours import cluster_styles, name_of
 from lit_cfl.pictures.figure import HEIGHT, Figure, finite_number, thin
@@ -118,15 +119,16 @@ def shifts(moved: Sequence[Row], found: Sequence[Row], last: int) -> Figure | No
 
     Args:
         moved: Rows of `shift.csv` that name a client.
-        found: Rows of `migrations.csv`.
+        found: Rows of `migrations.csv`; all are detections unless a column `detected` says which are.
         last: Last round of the run so far.
     """
-    if not moved and not found:
+    detected = [row for row in found if row.get("detected", 1)]
+    if not moved and not detected:
         return None
     last = max([last, *(int(row["round"]) for row in (*moved, *found))])
     counts = {
         "data shifted": Counter(int(row["round"]) for row in moved),
-        "drift detected": Counter(int(row["round"]) for row in found),
+        "drift detected": Counter(int(row["round"]) for row in detected),
         "cluster changed": Counter(int(r["round"]) for r in found if r["cluster_before"] != r["cluster_after"]),
     }
     counts = {label: by_round for label, by_round in counts.items() if by_round}
@@ -139,7 +141,7 @@ def shifts(moved: Sequence[Row], found: Sequence[Row], last: int) -> Figure | No
             bins[(number - 1) // step * step + 1] += count
         left = [number + (step - 1) / 2 - 0.4 * step + k * width for number in sorted(bins)]
         bars.append(Bars(label, left, width, [bins[number] for number in sorted(bins)]))
-    panels: list[list[Panel | None]] = [[Panel("", "round", "clients", bars=bars)]]
+    panels: list[list[Panel | None]] = [[Panel("", "round", "clients", bars=bars, x_limits=(0.5, last + 0.5))]]
     listed, caption = ", ".join(f"{label} {sum(by_round.values())}" for label, by_round in counts.items()), ""
     if moved and found:
         panel, caption = _delays(moved, found)
@@ -148,7 +150,7 @@ def shifts(moved: Sequence[Row], found: Sequence[Row], last: int) -> Figure | No
         "shifts",
         "Shifts and migrations",
         panels,
-        "Clients whose data shifted, whose drift was detected, and which then changed their cluster."
+        "Clients whose data shifted, whose drift was detected, and which changed their cluster."
         f"{f' A bar counts {step} rounds.' if step > 1 else ''}{caption}",
         f"Bars over rounds 1 to {last}, clients: {listed}.{caption}",
         {"data shifted": Style(SKY), "drift detected": Style(ORANGE), "cluster changed": Style(BLUE),
@@ -174,17 +176,22 @@ def delays_of(moved: Sequence[Row], found: Sequence[Row]) -> list[int | None]:
 
 
 def _delays(moved: Sequence[Row], found: Sequence[Row]) -> tuple[Panel, str]:
-    """Draws the delays of detections, and describes them."""
+    """Draws the delays of detections, and describes them. A client may also change its cluster without a detection."""
     waits = delays_of(moved, found)
     late = [delay for delay in waits if delay is not None]
     never, counts = len(waits) - len(late), dict(sorted(Counter(late).items()))
-    mean = f"{fmean(late):.2f} rounds on average" if late else "none was detected"
+    changes = any("detected" in row for row in found)
+    seen, what = ("noticed", "migration") if changes else ("detected", "detection")
+    how = " (it was detected, or the client changed its cluster)" if changes else ""
+    mean = f"{fmean(late):.2f} rounds on average" if late else f"none was {seen}"
     others = len(found) - len(late)
-    more = f" {others} more detections were not the first after a shift." if others > 0 else ""
+    were = f"{count_noun(others, f'more {what}')} {'was' if others == 1 else 'were'}"
+    more = f" {were} not the first after a shift." if others > 0 else ""
     bars = Bars("shifts", [delay - 0.4 for delay in counts], 0.8, list(counts.values()))
     ticks = {float(delay): str(delay) for delay in counts} if len(counts) <= 20 else {}
-    caption = f" Rounds until a client's drift was detected, before its data shifted again: {mean}; {never} of "
+    caption = f" Rounds until a client's drift was {seen}{how}, before its data shifted again: {mean}; {never} of "
+    label = f"rounds from a shift to its detection{' or a change of cluster' if changes else ''}"
     return (
-        Panel("", "rounds from a shift to its detection", "shifts", x_ticks=ticks, bars=[bars]),
-        f"{caption}{len(waits)} shifts were not detected.{more}",
+        Panel("", label, "shifts", x_ticks=ticks, bars=[bars]),
+        f"{caption}{len(waits)} shifts were not {seen}.{more}",
     )

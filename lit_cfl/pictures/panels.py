@@ -230,6 +230,7 @@ class Panel:
         x, y: Labels of the axes.
         curves, points, bars: Contents of the panel.
         limits: Limits of the vertical axis; None = automatic.
+        x_limits: Limits of the horizontal axis; None = automatic.
         diagonal: Half the width of a band around equal values, drawn with its middle; None = no band.
         logarithmic: Make both axes logarithmic.
         log_x: Make the horizontal axis logarithmic.
@@ -245,6 +246,7 @@ class Panel:
     curves: Sequence[Curve] = ()
     points: Sequence[Points] = ()
     limits: tuple[float, float] | None = None
+    x_limits: tuple[float, float] | None = None
     diagonal: float | None = None
     logarithmic: bool = False
     log_x: bool = False
@@ -359,6 +361,8 @@ def _draw(axes: Axes, panel: Panel, styles: Mapping[str, Style]) -> None:
         axes.set_xscale("log")
     if panel.limits is not None:
         axes.set_ylim(*panel.limits)
+    if panel.x_limits is not None:
+        axes.set_xlim(*panel.x_limits)
     _set_ticks(axes, panel)
     if panel.matrix is not None:
         _draw_matrix(axes, panel.matrix)

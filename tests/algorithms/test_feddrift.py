@@ -72,7 +72,8 @@ def served(state: FedDriftState) -> list[float]:
 
 
 def rows(info: Info) -> list[tuple[int, ...]]:
-    return [(row["client"], row["cluster_before"], row["cluster_after"]) for row in info.tables["migrations"]]
+    keys = ("client", "cluster_before", "cluster_after", "detected")
+    return [tuple(row[key] for key in keys) for row in info.tables["migrations"]]
 
 
 @pytest.mark.parametrize(("delta", "detected"), [(2.0, 0), (1.9999, 1)])
@@ -82,6 +83,12 @@ def test_jump_is_a_drift_above_delta_and_none_at_it(delta: float, detected: int)
     state, info = after_round(before, replace(ONE, delta=delta), now, 1)
     assert (info.scores["shift/detected"], len(state.models)) == (detected, 1 + detected)
     assert state.losses.tolist() == [0.0, 2.0]
+
+
+def test_every_client_trains_in_the_first_time_step_if_each_starts_with_a_model_of_its_own():
+    algorithm = FedDrift(step_rounds=2)
+    assert [algorithm.needs_all(number) for number in range(4)] == [True, True, False, False]
+    assert not replace(algorithm, start="one").needs_all(0)
 
 
 def test_reference_is_the_loss_of_the_last_time_step():
@@ -95,10 +102,10 @@ def test_reference_is_the_loss_of_the_last_time_step():
 def test_loss_counts_under_the_best_model_so_that_a_known_concept_is_not_drift():
     before = clusters(0.0, 8.0, of=ids(0, 1), work=line(0.0, 8.0))
     state, info = after_round(before, ONE, line(8.0, 8.0), 1)
-    assert (info.scores["shift/detected"], info.scores["shift/migrated"], rows(info)) == (0, 1, [(0, 0, 1)])
+    assert (info.scores["shift/detected"], info.scores["shift/migrated"], rows(info)) == (0, 1, [(0, 0, 1, 0)])
     assert state.index.tolist() == [1, 1]
     state, info = after_round(state, ONE, line(0.0, 8.0), 2)  # the model of concept 0 still exists
-    assert (info.scores["shift/detected"], rows(info), state.index.tolist()) == (0, [(0, 1, 0)], [0, 1])
+    assert (info.scores["shift/detected"], rows(info), state.index.tolist()) == (0, [(0, 1, 0, 0)], [0, 1])
 
 
 def test_client_that_drifts_starts_from_its_best_model_and_trains_it_alone_in_each_round_of_the_time_step():
@@ -110,7 +117,7 @@ def test_client_that_drifts_starts_from_its_best_model_and_trains_it_alone_in_ea
     assert begun.models[2].tolist() == [4.0]
     work.learning_rate = 0.5
     state, info = algorithm.round(before, ids(0), work.at(2), rng())
-    assert (rows(info), served(state)) == ([(3, 0, 2)], [1.0, 1.0, 1.0, 6.5])
+    assert (rows(info), served(state)) == ([(3, 0, 2, 1)], [1.0, 1.0, 1.0, 6.5])
     # client 1 was not in an earlier cohort, but this is still its first time step
     state, info = algorithm.round(state, ids(1), work.at(3), rng())
     assert (info.tables, info.up, served(state)) == ({}, 2, [1.0, 1.0, 1.0, 7.75])
@@ -223,10 +230,14 @@ def test_limit_takes_the_place_of_the_model_unused_for_the_longest_and_never_of_
     before = clusters(0.0, 20.0, -20.0, of=ids(0, 0), work=work, sizes=(2, 1, 1))
     before = replace(before, used=ids(5, 4, 3))
     state, info = after_round(before, limited, line(0.0, 9.0), 6)
-    assert (rows(info), state.models[:, 0].tolist()) == ([(1, 0, 2)], [0.0, 20.0, 9.0])
+    assert (rows(info), state.models[:, 0].tolist()) == ([(1, 0, 2, 1)], [0.0, 20.0, 9.0])
     full = clusters(0.0, 8.0, of=ids(0, 1), work=line(0.0, 8.0))
     state, info = after_round(full, replace(limited, max_clusters=2), line(-50.0, 90.0), 6)
-    assert (info.scores["shift/detected"], info.scores["shift/migrated"], rows(info)) == (2, 0, [(0, 0, 0), (1, 1, 1)])
+    assert (info.scores["shift/detected"], info.scores["shift/migrated"], rows(info)) == (
+        2,
+        0,
+        [(0, 0, 0, 1), (1, 1, 1, 1)],
+    )
     assert (len(state.models), served(state)) == (2, [-50.0, 90.0])
 
 

@@ -17,7 +17,7 @@ from test_report_figures import figure
 
 from lit_cfl.metric_names import CLIENTS, CLUSTERS
 from lit_cfl.pictures.curves import limits_of
-from lit_cfl.pictures.events import delays_of
+from lit_cfl.pictures.events import delays_of, shifts
 from lit_cfl.pictures.figure import Figure
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.report import over_rounds, overview
@@ -141,6 +141,23 @@ def test_a_shift_waits_for_its_first_detection_and_all_other_detections_are_coun
     assert panel.x_ticks == {0.0: "0", 3.0: "3"}
     assert panel.x == "rounds from a shift to its detection"
     assert found.caption.endswith(LATE)
+
+
+def test_a_change_of_cluster_without_detection_is_not_drawn_as_one():
+    columns = ("round", "client", "cluster_before", "cluster_after", "detected")
+    rows = [dict(zip(columns, row, strict=True)) for row in ((6, 0, 0, 2, 0), (6, 1, 1, 2, 0), (11, 2, 2, 3, 1))]
+    assert shifts([], rows[:2], 15) is None  # neither a shift nor a detection
+    found = shifts([{"round": 4, "client": 0}, {"round": 9, "client": 2}], rows, 15)
+    assert found is not None
+    assert found.alt.startswith(
+        "Bars over rounds 1 to 15, clients: data shifted 2, drift detected 1, cluster changed 3."
+    )
+    assert found.first_panel.x_limits == (0.5, 15.5)
+    assert found.caption.endswith(
+        " Rounds until a client's drift was noticed (it was detected, or the client changed its cluster), before its "
+        "data shifted again: 2.00 rounds on average; 0 of 2 shifts were not noticed. 1 more migration was not the "
+        "first after a shift."
+    )
 
 
 def test_a_detection_after_the_next_shift_is_not_of_the_one_before():
