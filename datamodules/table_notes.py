@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _NEARLY_ALL = 0.9  # share of distinct values in a column that tells lines apart
 _MANY_VALUES = 20  # minimum number of different values in a column of measurements
-_NO_PAIR = 0.01  # expected number of equal pairs of lines below which such lines are no chance
+_NO_PAIR = 0.01  # expected number of pairs of equal lines below which chance does not explain one
 
 
 def find_ids(path: Path, inputs: "DataFrame", clients: "Series | None") -> list[str]:
