@@ -49,8 +49,8 @@ def make_scheduler(
 
     Args:
         rounds: T of the base.
-        first_clustering_round: The latest first clustering round of all algorithms; no trial is stopped before it has
-            ended.
+        first_clustering_round: The latest first clustering round of all algorithms; no trial is stopped before its
+            clusters have trained for a round.
         earlier: Trials of a resumed study, with which the new ones are compared.
 
     Raises:
@@ -63,11 +63,13 @@ def make_scheduler(
 
 def _one(study: Study, rounds: int, first_clustering_round: int) -> TrialScheduler:
     kind, given = _class(study)
-    least = first_clustering_round + 1
+    # right after the clustering, clusters may still share a model (FL+HC, CFL)
+    least = min(rounds, first_clustering_round + 2) if first_clustering_round else 1
     if given.get("grace_period", least) < least:
         raise InputError(
             f"scheduler: grace_period is {given['grace_period']}, but an algorithm of this study clusters only in "
-            f"round {least}; give {least} or more, or trials would be stopped before they cluster"
+            f"round {first_clustering_round + 1}; give {least} or more, or trials would be stopped before their "
+            "clusters train"
         )
     if given.get("hard_stop") is False:
         raise InputError("scheduler: hard_stop is False, but trials cannot be paused; leave it out")

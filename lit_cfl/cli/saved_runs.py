@@ -4,6 +4,7 @@ import re
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 
 from lit_cfl.config.option_tree import experiment_tree
 from lit_cfl.config.parser import parse_run
@@ -11,7 +12,7 @@ from lit_cfl.data import FederatedData
 from lit_cfl.errors import InputError, LineParser, suggest
 from lit_cfl.evaluation import NAMES, score_clients
 from lit_cfl.progress.console import new_console
-from lit_cfl.progress.tables import assignment_table, score_table
+from lit_cfl.progress.tables import assignment_table, print_agreement, score_table
 from lit_cfl.runs.load_run import SavedRun, load_run
 from lit_cfl.storage.config_file import require_config
 
@@ -28,6 +29,9 @@ def evaluate_run(arguments: Sequence[str]) -> int:
                 "and test data"
             )
         score_table(console, {"test, newcomers": placed.test})
+        print_agreement(console, placed)
+        again = " ".join(map(quote, [str(saved.path), *rest]))
+        console.print(f"Their clusters: lit-cfl assign {again}", soft_wrap=True)
         return 0
     served, data = saved.served(), saved.data
     clients = data.population[served.index[data.population] >= 0]  # newcomers are scored once they are placed

@@ -11,6 +11,12 @@ from lit_cfl.evaluation import SplitScores
 from lit_cfl.runs.load_run import PlacedNewcomers
 
 
+def print_agreement(console: Console, placed: PlacedNewcomers) -> None:
+    """Prints the agreement of newcomers' clusters with their true ones, if these are known."""
+    if "clusters/ari" in placed.agreement:
+        console.print(f"ARI with their true clusters: {placed.agreement['clusters/ari']:.2f} (1 = equal)")
+
+
 def score_table(console: Console, scores: Mapping[str, SplitScores]) -> None:
     """Prints the task's scores, one line per split and score."""
     names = [score.title for found in scores.values() for score in found.scores]
@@ -39,8 +45,7 @@ def assignment_table(console: Console, path: Path, placed: PlacedNewcomers, meas
     console.print(table)
     if placed.test is not None:
         score_table(console, {"test": placed.test})
-    if "clusters/ari" in placed.agreement:
-        console.print(f"ARI with their true clusters: {placed.agreement['clusters/ari']:.2f} (1 = equal)")
+    print_agreement(console, placed)
     if placed.closeness is not None:
         console.print(f"(closeness: {measure}; larger is closer)", style="dim", soft_wrap=True)
     loaded = f"lit_cfl.load_run({str(path)!r})"

@@ -232,9 +232,13 @@ def test_evaluate_leaves_newcomers_out_of_the_clients_of_a_run(tmp_path: Path, c
 def test_evaluate_and_assign_take_other_data(path: Path, capsys: pytest.CaptureFixture[str]):
     other = ["--data.num_clients", "8", "--data.partition_seed", "5"]
     assert main(["evaluate", str(path), *other]) == 0
-    assert "test, newcomers        8" in capsys.readouterr().out
+    scored = capsys.readouterr().out
+    assert "test, newcomers        8" in scored
+    assert f"\nTheir clusters: lit-cfl assign {path} --data.num_clients 8 --data.partition_seed 5\n" in scored
     assert main(["assign", str(path), *other]) == 0
     out = capsys.readouterr().out
+    (ari,) = [line for line in out.splitlines() if line.startswith("ARI with their true clusters: ")]
+    assert ari in scored
     assert "newcomer  cluster  closeness  next best" in out
     assert f"load_run('{path}').module(<cluster>)" in out
 

@@ -138,7 +138,7 @@ def test_trials_share_a_gpu_and_more_than_the_machine_has_is_refused(
         (ETA, {"searcher": {"class": "TPESampler"}}, "give class_path"),
         (ETA, {"scheduler": {"init_args": {"grace": 3}}}, r"no option 'grace' \(did you mean"),
         (ETA, {"scheduler": {"init_args": {"reduction_factor": 0.5}}}, "Reduction Factor"),
-        (ETA, {"scheduler": {"init_args": {"grace_period": 3}}}, "grace_period is 3.*clusters only in round 4; give 4"),
+        (ETA, {"scheduler": {"init_args": {"grace_period": 3}}}, "grace_period is 3.*clusters only in round 4; give 5"),
         (ETA, {"searcher": "own.TPESampler"}, "'own.TPESampler' cannot be used"),
         (ETA, {"searcher": "TPESampl"}, r"searcher 'TPESampl' cannot be used \(did you mean TPESampler\?\)"),
         (ETA, {"searcher": "OptunaSearch"}, "'OptunaSearch' cannot be used.*TPESampler"),
@@ -202,13 +202,13 @@ def test_a_trial_is_judged_against_trials_of_its_own_algorithm(kind: str):
     }
 
 
-def test_no_trial_is_stopped_before_its_algorithm_clusters():
+def test_no_trial_is_stopped_before_its_clusters_have_trained():
     asha = only(make_scheduler(study(ETA), 20, 12))
-    assert min(rounds for rounds, _ in asha._brackets[0]._rungs) == 13
+    assert min(rounds for rounds, _ in asha._brackets[0]._rungs) == 14  # clusters in round 13
     assert (asha._max_t, asha._time_attr) == (20, ROUNDS)
     early = only(make_scheduler(study(ETA), 20, 0))
     assert min(rounds for rounds, _ in early._brackets[0]._rungs) == 5  # a quarter of the rounds
-    for first, grace in ((12, 13), (0, 5)):
+    for first, grace in ((12, 14), (18, 20), (19, 20), (0, 5)):
         assert only(make_scheduler(study(ETA, scheduler="MedianStoppingRule"), 20, first))._grace_period == grace
 
 
