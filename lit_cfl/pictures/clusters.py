@@ -228,7 +228,9 @@ def histogram(values: np.ndarray, cluster: np.ndarray, match: Mapping[int, int],
     numbers = np.unique(cluster)
     few = len(numbers) <= MAX_COLOURS and not 1 < len(numbers) == len(cluster)  # no colours if each has its own model
     stacks = {name_of(number): cluster == number for number in numbers} if few else {"clients": cluster == cluster}
-    low, high = (0.0, 1.0) if score == ACCURACY else (float(values.min()), float(values.max()) + 1e-9)
+    low, high = (0.0, 1.0) if score == ACCURACY else (float(values.min()), float(values.max()))
+    if low == high:  # bars of equal scores need a width
+        low, high = low - (abs(low) / 20 or 0.5), high + (abs(high) / 20 or 0.5)
     edges = np.linspace(low, high, min(_MOST_BINS, max(10, len(values) // 4)) + 1)
     base, bars = np.zeros(len(edges) - 1, dtype=int), []
     for label, members in stacks.items():

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 from matplotlib.colors import to_rgb
@@ -57,6 +58,20 @@ def match_colours(found: np.ndarray, true: np.ndarray) -> dict[int, int]:
     taken = {int(numbers[k]): int(truths[j]) for k, j in pairs if overlap[k, j]}
     others = [int(number) for number in numbers if int(number) not in taken]
     return taken | {number: int(true.max()) + 1 + k for k, number in enumerate(others)}
+
+
+def add_colours(match: Mapping[int, int], clusters: Iterable[int]) -> dict[int, int]:
+    """Adds colour numbers for clusters that have none: their own number, or the next one if that is taken.
+
+    Args:
+        match: Colour number of each matched cluster, see `match_colours`.
+        clusters: Numbers of clusters, 0 or more.
+    """
+    found, others = dict(match), sorted(set(clusters) - match.keys())
+    free = count(max([*match.values(), *others], default=-1) + 1)
+    for number in others:
+        found[number] = next(free) if number in match.values() else number
+    return found
 
 
 def name_of(cluster: object) -> str:

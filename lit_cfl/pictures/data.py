@@ -1,5 +1,7 @@
 """Pictures of federated data: labels and sizes of clients, and examples of images."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from matplotlib.axes import Axes
@@ -7,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
 from lit_cfl.data import FederatedData
-from lit_cfl.errors import join_ids
+from lit_cfl.errors import count_noun, join_ids
 from lit_cfl.pictures.panels import BLUE, VERMILLION
 
 _MAX_CLIENTS = 500
@@ -34,7 +36,8 @@ def label_distribution(data: FederatedData) -> Figure | None:
     figure = Figure(figsize=(10, height), layout="constrained")
     axes = figure.subplots()
     picture = axes.imshow(shares.numpy(), aspect="auto", cmap="viridis", vmin=0, interpolation="nearest")
-    figure.colorbar(picture, label="share of the client's examples", pad=0.01)
+    counted = "labels" if data.examples.label_kind == "multi-label" else "examples"
+    figure.colorbar(picture, label=f"share of the client's {counted}", pad=0.01)
     sample = "" if len(clients) == len(data.population) else f" ({len(clients)} of {len(data.population)} shown)"
     axes.set(xlabel=f"clients{sample}", ylabel="label")
     if len(shares) <= 30:
@@ -60,16 +63,20 @@ def _shorten(name: str) -> str:
     return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 3]}..."
 
 
-def _mark_clusters(axes: Axes, clusters: torch.Tensor, height: int, known: tuple[str, ...]) -> None:
+def _mark_clusters(axes: Axes, clusters: torch.Tensor, height: int, known: Sequence[str]) -> None:
     numbers, sizes = clusters.unique_consecutive(return_counts=True)
     ends = sizes.cumsum(0)
     if len(numbers) <= _MAX_NAMED:
         axes.vlines((ends[:-1] - 0.5).tolist(), -0.5, height - 0.5, colors="white", linewidth=0.8)
-        called = dict(enumerate(map(_shorten, known))) | {-1: "?"}
-        names = [called.get(number, str(number)) for number in numbers.tolist()]
+        names = [_cluster_name(number, known) for number in numbers.tolist()]
         above = axes.secondary_xaxis("top")
         above.set_xticks((ends - sizes / 2 - 0.5).tolist(), names)
         above.set_xlabel("true cluster")
+
+
+def _cluster_name(cluster: int, known: Sequence[str]) -> str:
+    """Returns a true cluster's name, or its number if it has no name; `?` if the cluster is unknown."""
+    return "?" if cluster < 0 else _shorten(known[cluster]) if cluster < len(known) else str(cluster)
 
 
 def size_histogram(data: FederatedData) -> Figure:
@@ -77,13 +84,16 @@ def size_histogram(data: FederatedData) -> Figure:
     sizes = data.num_examples[data.population]
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
-    low, high = max(1, int(sizes.min())), max(1, int(sizes.max()))
-    if high > 20 * low:
-        axes.hist(sizes.numpy(), bins=np.geomspace(low, high + 1, 31).tolist(), color=BLUE)
+    low, high = int(sizes.min()), int(sizes.max())
+    label = "training examples of a client"
+    if high > 20 * max(1, low):
+        axes.hist(sizes.numpy(), bins=np.geomspace(max(1, low), high + 1, 31).tolist(), color=BLUE)
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes.xaxis.set_minor_locator(NullLocator())
+        if low == 0:  # has no place on a logarithmic axis
+            label += f"; {count_noun(int((sizes == 0).sum()), 'client')} without any"
     else:
         step = max(1, -(-(high - low + 1) // 30))
         edges = np.arange(low, high + step + 1, step) - 0.5
@@ -92,16 +102,18 @@ def size_histogram(data: FederatedData) -> Figure:
     middle = float(np.median(sizes.numpy()))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.axvline(middle, color=VERMILLION, linestyle="--", label=f"median {middle:g}")
-    axes.set(xlabel="training examples of a client", ylabel="clients", title="Sizes of the clients")
+    axes.set(xlabel=label, ylabel="clients", title="Sizes of the clients")
     axes.legend(framealpha=1, edgecolor="none")  # readable where bars leave no room
     return figure
 
 
 def example_images(data: FederatedData) -> Figure | None:
-    """Draws a training image of each true cluster, as its clients see it; None if inputs are not images."""
+    """Draws a training image of each true cluster, as its clients see it; None without images."""
     if len(data.examples.input_shape) != 3 or data.examples.input_shape[0] not in (1, 3):
         return None
     found = _one_of_each_cluster(data)
+    if not found:
+        return None
     columns = min(len(found), 8)
     rows = -(-len(found) // columns)
     figure = Figure(figsize=(1.5 * columns + 0.4, 1.85 * rows + 0.4), layout="constrained")
@@ -110,9 +122,9 @@ def example_images(data: FederatedData) -> Figure | None:
         axes.axis("off")
     for axes, (cluster, index) in zip(places, found, strict=False):
         _draw(axes, data, index)
-        label = _label_of(data, index)
-        where = [f"cluster {cluster if cluster >= 0 else '?'}"] if any(known >= 0 for known, _ in found) else []
-        axes.set_title("\n".join([*where, f"label {label}"]), fontsize=9)
+        where = [f"cluster {_cluster_name(cluster, data.cluster_names)}"] if any(k >= 0 for k, _ in found) else []
+        label = [] if data.examples.label_kind == "none" else [f"label {_label_of(data, index)}"]
+        axes.set_title("\n".join([*where, *label]), fontsize=9)
     return figure
 
 
@@ -126,17 +138,17 @@ def _label_of(data: FederatedData, index: torch.Tensor) -> str:
 
 def _one_of_each_cluster(data: FederatedData) -> list[tuple[int, torch.Tensor]]:
     """Chooses a training example for each cluster; all with the same stored label if possible."""
-    clusters = data.true_clusters[data.population].unique().tolist()[:_MAX_CLUSTERS]
+    trained = data.population[data.num_examples[data.population] > 0]
     held = []
-    for cluster in clusters:
-        mine = data.population[data.true_clusters[data.population] == cluster]
-        held.append(data.train.select(mine[:50]).entries)
-    if data.examples.label_kind == "multi-label":
-        return [(cluster, entries[0]) for cluster, entries in zip(clusters, held, strict=True)]
-    stored = [data.examples.labels[entries % len(data.examples)] for entries in held]
+    for cluster in data.true_clusters[trained].unique().tolist()[:_MAX_CLUSTERS]:
+        mine = trained[data.true_clusters[trained] == cluster]
+        held.append((cluster, data.train.select(mine[:50]).entries))
+    if data.examples.label_kind == "multi-label" or not held:
+        return [(cluster, entries[0]) for cluster, entries in held]
+    stored = [data.examples.labels[entries % len(data.examples)] for _, entries in held]
     common = set.intersection(*(set(labels.tolist()) for labels in stored))
     chosen = [(labels == sorted(common)[len(common) // 2]).nonzero()[0, 0] if common else 0 for labels in stored]
-    return [(cluster, entries[k]) for cluster, entries, k in zip(clusters, held, chosen, strict=True)]
+    return [(cluster, entries[k]) for (cluster, entries), k in zip(held, chosen, strict=True)]
 
 
 def _draw(axes: Axes, data: FederatedData, index: torch.Tensor) -> None:

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from statistics import fmean
 
-from lit_cfl.errors import count_noun
+from lit_cfl.errors import count_noun, join_range
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.colours import cluster_styles, name_of
-from lit_cfl.pictures.figure import HEIGHT, Figure, finite_number, thin
+from lit_cfl.pictures.figure import HEIGHT, Figure, Table, finite_number, thin
 from lit_cfl.pictures.panels import BLUE, GREEN, LINE_COLOURS, ORANGE, SKY, Bars, Curve, Panel, Points, Style
 
 _MOST_BRANCHES = 60
@@ -134,13 +134,12 @@ def shifts(moved: Sequence[Row], found: Sequence[Row], last: int) -> Figure | No
     counts = {label: by_round for label, by_round in counts.items() if by_round}
     step = -(-last * len(counts) // _MOST_BARS)
     width = step * 0.8 / len(counts)
-    bars = []
-    for k, (label, by_round) in enumerate(counts.items()):
-        bins: Counter[int] = Counter()
-        for number, count in by_round.items():
-            bins[(number - 1) // step * step + 1] += count
-        left = [number + (step - 1) / 2 - 0.4 * step + k * width for number in sorted(bins)]
-        bars.append(Bars(label, left, width, [bins[number] for number in sorted(bins)]))
+    bars, bins = [], {label: _in_bins(by_round, step) for label, by_round in counts.items()}
+    spans = {number: join_range(number, min(number + step - 1, last)) for number in sorted(set().union(*bins.values()))}
+    for k, (label, own) in enumerate(bins.items()):
+        left = [number + (step - 1) / 2 - 0.4 * step + k * width for number in own]
+        bars.append(Bars(label, left, width, [*own.values()], places=[f"round {spans[number]}" for number in own]))
+    rows = [[span, *(own.get(number) for own in bins.values())] for number, span in spans.items()]
     panels: list[list[Panel | None]] = [[Panel("", "round", "clients", bars=bars, x_limits=(0.5, last + 0.5))]]
     listed, caption = ", ".join(f"{label} {sum(by_round.values())}" for label, by_round in counts.items()), ""
     if moved and found:
@@ -155,7 +154,16 @@ def shifts(moved: Sequence[Row], found: Sequence[Row], last: int) -> Figure | No
         f"Bars over rounds 1 to {last}, clients: {listed}.{caption}",
         {"data shifted": Style(SKY), "drift detected": Style(ORANGE), "cluster changed": Style(BLUE),
          "shifts": Style(GREEN, named=False)},
+        Table("Shifts and migrations: values", ["round", *bins], rows, folded=True),
     )  # fmt: skip
+
+
+def _in_bins(by_round: Mapping[int, int], step: int) -> dict[int, int]:
+    """Adds up counts by round in bins of `step` rounds; returns them by the first round of each bin, ascending."""
+    bins: Counter[int] = Counter()
+    for number, count in by_round.items():
+        bins[(number - 1) // step * step + 1] += count
+    return dict(sorted(bins.items()))
 
 
 def delays_of(moved: Sequence[Row], found: Sequence[Row]) -> list[int | None]:
@@ -187,7 +195,8 @@ def _delays(moved: Sequence[Row], found: Sequence[Row]) -> tuple[Panel, str]:
     others = len(found) - len(late)
     were = f"{count_noun(others, f'more {what}')} {'was' if others == 1 else 'were'}"
     more = f" {were} not the first after a shift." if others > 0 else ""
-    bars = Bars("shifts", [delay - 0.4 for delay in counts], 0.8, list(counts.values()))
+    places = [count_noun(delay, "round") for delay in counts]
+    bars = Bars("shifts", [delay - 0.4 for delay in counts], 0.8, list(counts.values()), places=places)
     ticks = {float(delay): str(delay) for delay in counts} if len(counts) <= 20 else {}
     caption = f" Rounds until a client's drift was {seen}{how}, before its data shifted again: {mean}; {never} of "
     label = f"rounds from a shift to its detection{' or a change of cluster' if changes else ''}"

@@ -105,7 +105,7 @@ def _values_of(figure: Figure) -> Table:
         for one in panel.curves:
             columns[f"{one.name}{after}"] = dict(zip(one.x, one.notes or map(short, one.y), strict=True))
         for bars in panel.bars:
-            middles = [round(x + bars.width / 2, 0 if panel.x == "round" else 9) for x in bars.x]
+            middles = [round(x + bars.width / 2, 9) for x in bars.x]
             columns[f"{bars.name}{after}"] = dict(zip(middles, map(short, bars.height), strict=True))
     places = sorted({x for column in columns.values() for x in column})
     kept = [places[k] for k in thin(len(places), MOST_ROWS)]

@@ -162,6 +162,7 @@ class Bars:
         width: Width of all bars.
         height: Height of each bar.
         base: Lower end of each bar; empty = 0.
+        places: Meaning of the place of each bar, for a page; empty = its left and right edge.
     """
 
     name: str
@@ -169,6 +170,7 @@ class Bars:
     width: float
     height: Sequence[float]
     base: Sequence[float] = ()
+    places: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

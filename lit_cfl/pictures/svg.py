@@ -76,8 +76,9 @@ def _annotate(axes: ElementTree.Element, panel: Panel, noted: bool) -> None:
 def _notes(part: Part, panel: Panel) -> Iterator[str]:
     """Yields the note of each mark."""
     if isinstance(part, Bars):
-        for x, height in zip(part.x, part.height, strict=True):
-            yield f"{part.name}\n{short(float(x))} to {short(x + part.width)}: {short(height)}"
+        places = part.places or [f"{short(float(x))} to {short(x + part.width)}" for x in part.x]
+        for place, height in zip(places, part.height, strict=True):
+            yield f"{part.name}\n{place}: {short(height)}"
     elif isinstance(part, Points) and part.notes:
         for note in part.notes:
             yield "\n".join(f"{key} {value}" for key, value in note.items() if value is not None)

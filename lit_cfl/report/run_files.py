@@ -14,7 +14,8 @@ import yaml
 from lit_cfl.data.npz import read_npz
 from lit_cfl.data.partition_file import read_about, true_clusters_in
 from lit_cfl.metric_names import Row, main_score
-from lit_cfl.pictures.colours import match_colours
+from lit_cfl.pictures.colours import add_colours, match_colours
+from lit_cfl.pictures.figure import finite_number
 from lit_cfl.scores import ACCURACY, Score, read_scores
 from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.csv_log import read_table
@@ -122,10 +123,16 @@ class RunFiles:
     def match(self) -> dict[int, int]:
         """Colour number of each cluster, matched to the true clusters, for all of the run's figures."""
         known = self.memberships
-        if known is not None:
-            return match_colours(known["cluster"], known["true_cluster"])
-        last = next((one for number in reversed(self.snapshots) if (one := self.snapshot(number)) is not None), None)
-        return {} if last is None else match_colours(last["cluster"], last["true_cluster"])
+        if known is None:
+            known = next(
+                (one for number in reversed(self.snapshots) if (one := self.snapshot(number)) is not None), None
+            )
+        found = {} if known is None else match_colours(known["cluster"], known["true_cluster"])
+        # clusters may exist only between two records of the memberships, or have only newcomers
+        rows = (*self.table("clusters"), *self.table("clients"))
+        return add_colours(
+            found, (int(row["cluster"]) for row in rows if finite_number(row.get("cluster")) is not None)
+        )
 
     def table(self, name: str) -> Sequence[Row]:
         """Returns the readable rows of a table; empty if there are none."""

@@ -169,6 +169,13 @@ def test_clients_are_called_by_their_names_as_long_as_there_is_room():
     assert list(label_distribution(many).axes[0].get_xticks()) == []
 
 
+def test_colours_of_several_labels_are_shares_of_the_labels():
+    several = Examples(torch.rand(3, 2), torch.tensor([[1, 1, 0], [0, 1, 0], [1, 1, 1]]).bool(), 0)
+    figure = label_distribution(replace(held((0, 1), (2,), true_clusters=ids(-1, -1)), examples=several))
+    assert figure.axes[1].get_ylabel() == "share of the client's labels"
+    assert np.allclose(figure.axes[0].images[0].get_array().T, [[1 / 3, 2 / 3, 0], [1 / 3, 1 / 3, 1 / 3]])
+
+
 def test_labels_are_called_by_their_names():
     data = held((0, 1), (2,), true_clusters=ids(-1, -1))
     named = replace(data, examples=replace(data.examples, label_names=("cat", "dog", "a name of more than 24 letters")))
@@ -208,10 +215,25 @@ def test_sizes_are_those_of_the_training_data_and_their_median_is_not_the_mean()
     assert list(axes.lines[0].get_xdata()) == [3, 3]
 
 
+@pytest.mark.parametrize(("largest", "label"), [(5, ""), (400, "; 2 clients without any")])
+def test_clients_without_training_data_are_counted(largest: int, label: str):
+    data = held((), (0,) * largest, (), (0, 1), true_clusters=ids(0, 0, 0, 0))
+    axes = size_histogram(data).axes[0]
+    assert axes.get_xlabel() == f"training examples of a client{label}"
+    assert sum(height for _, _, height in corners(axes)) == (2 if label else 4)
+
+
 def test_an_image_stands_under_its_true_cluster_and_label():
     data = held((0, 1, 1), (1,), (2,), true_clusters=ids(4, -1, 2))
     titles = [axes.get_title() for axes in example_images(data).axes]
     assert titles == ["cluster ?\nlabel 1", "cluster 2\nlabel 2", "cluster 4\nlabel 0"]
+
+
+def test_images_without_labels_have_the_names_of_their_true_clusters_alone():
+    data = held((0, 1, 1), (1,), (), true_clusters=ids(1, 0, 2), cluster_names=("north", "south", "empty"))
+    unlabelled = replace(data, examples=data.examples.without_labels())
+    assert [axes.get_title() for axes in example_images(unlabelled).axes] == ["cluster north", "cluster south"]
+    assert example_images(held((), (), true_clusters=ids(0, 1))) is None
 
 
 def test_an_image_without_any_true_cluster_has_the_name_of_its_label_alone():

@@ -138,6 +138,13 @@ def test_histogram_of_an_error_has_its_own_range():
     assert figure.first_panel.x == "test squared error of a client"
 
 
+@pytest.mark.parametrize(("value", "low", "high"), [(1.0, 0.95, 1.05), (0.0, -0.5, 0.5), (-4e9, -4.2e9, -3.8e9)])
+def test_histogram_of_equal_scores_has_bars_that_can_be_seen(value: float, low: float, high: float):
+    (bars,) = histogram(np.full(3, value), np.zeros(3, int), {}, Score("r2")).first_panel.bars
+    assert (bars.x[0], bars.x[-1] + bars.width) == pytest.approx((low, high))
+    assert sum(bars.height) == 3
+
+
 def metrics(*figures: float | None, name: str = "accuracy") -> list[dict[str, object]]:
     return [
         {

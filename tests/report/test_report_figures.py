@@ -13,6 +13,7 @@ from lit_cfl.pictures.curves import Means, line_styles, over_rounds
 from lit_cfl.pictures.figure import Figure, thin
 from lit_cfl.pictures.panels import stretches
 from lit_cfl.pictures.sample import describe_sample, sample
+from lit_cfl.pictures.svg import as_svg
 from lit_cfl.report.run_figures import figures_of
 from lit_cfl.report.run_files import read_run
 from lit_cfl.scores import ACCURACY
@@ -145,3 +146,6 @@ def test_a_timeline_of_many_rounds_has_bars_that_can_be_seen(tmp_path: Path):
     assert max(len(bars.x) for bars in found.first_panel.bars) == 30
     assert sum(found.first_panel.bars[0].height) == 300
     assert "A bar counts 10 rounds." in found.caption
+    first, *_, last = found.values.rows
+    assert (first[:2], last[:2], len(found.values.rows)) == (["1 to 10", 10], ["291 to 300", 10], 30)
+    assert 'data-note="data shifted&#10;round 1 to 10: 10"' in as_svg(found)

@@ -16,6 +16,7 @@ from made_runs import made_run, metric_row, write_table
 from test_report_figures import figure
 
 from lit_cfl.metric_names import CLIENTS, CLUSTERS
+from lit_cfl.pictures.colours import add_colours, hex_of
 from lit_cfl.pictures.curves import limits_of
 from lit_cfl.pictures.events import delays_of, shifts
 from lit_cfl.pictures.figure import Figure
@@ -89,6 +90,19 @@ def test_a_tree_shows_when_each_cluster_started_and_ended_and_with_how_many_clie
     assert found.alt == (
         "Tree of 3 clusters over the rounds: cluster 1 from cluster 0 in round 2; cluster 2 from cluster 0 in round 3."
     )
+
+
+def test_a_cluster_between_two_records_of_the_memberships_has_a_colour_of_its_own(tmp_path: Path):
+    run, found = split_run(tmp_path), np.array([[0, 2, 2]])
+    np.savez(run.path / "memberships.npz", rounds=np.array([4]), cluster=found, true_cluster=np.array([1, 0, 0]))
+    styles = of_run(run, "splits").styles
+    assert {name: style.colour for name, style in styles.items()} == {
+        "cluster 0": hex_of(1),
+        "cluster 1": hex_of(2),
+        "cluster 2": hex_of(0),
+    }
+    assert add_colours({}, [3, 0]) == {0: 0, 3: 3}
+    assert add_colours({0: 2, 4: 0}, [0, 2, 3]) == {0: 2, 4: 0, 2: 4, 3: 3}
 
 
 def test_layers_have_their_silhouettes_and_only_the_chosen_ones_a_dot(tmp_path: Path):
@@ -175,15 +189,15 @@ def test_a_timeline_counts_shifts_detections_and_moves_by_round_up_to_the_last_o
     assert [bars.width for bars in found.first_panel.bars] == pytest.approx([0.8 / 3] * 3)
     assert list(found.values.head) == ["round", "data shifted", "drift detected", "cluster changed"]
     assert table(found) == [
-        ["1", None, "1", None],
-        ["2", "1", "1", None],
-        ["3", "1", None, None],
-        ["4", None, "1", "1"],
-        ["5", "1", None, None],
-        ["6", "1", None, None],
-        ["7", "3", None, None],
-        ["8", None, "1", "1"],
-        ["9", None, "1", None],
+        ["1", None, 1, None],
+        ["2", 1, 1, None],
+        ["3", 1, None, None],
+        ["4", None, 1, 1],
+        ["5", 1, None, None],
+        ["6", 1, None, None],
+        ["7", 3, None, None],
+        ["8", None, 1, 1],
+        ["9", None, 1, None],
     ]
     description = "Bars over rounds 1 to 12, clients: data shifted 7, drift detected 5, cluster changed 2."
     assert found.alt == description + LATE
