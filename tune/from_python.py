@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lit_cfl.config.given_options import require_words
 from lit_cfl.config.own_code import no_code_from
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment, content_for_processes
@@ -37,6 +38,7 @@ def tune(
         InputError: The study cannot be run.
         Interrupted: SIGINT or SIGTERM arrived; `resume` continues.
     """
+    require_words(words)
     study = str(study) if isinstance(study, Path) else study
     if isinstance(study, Mapping) and isinstance(base := study.get("base"), Experiment):
         study = {**study, "base": content_for_processes(base)}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lit_cfl.config import catalogue
-from lit_cfl.config.files import append_to_path, read_config
+from lit_cfl.config.files import append_to_path, read_config, require_class_entries
 from lit_cfl.config.given_options import merge_options
 from lit_cfl.config.named_configs import config_path
 from lit_cfl.config.option_tree import class_of, experiment_tree
@@ -54,7 +54,9 @@ class CompareArguments:
     """The parsed command line of `lit-cfl compare`.
 
     Args:
-        config: Path of the experiment's file, or its content, also that of several files; empty with `resume`.
+        config: Path of the experiment's file, or its content; of several files, what the checks before PyTorch is
+            loaded need to know; empty with `resume`.
+        files: Paths of the experiment's files if there are several, which `merge_files` merges; else empty.
         algorithms: Words after `--algorithms`, see `read_entries`.
         seeds: Seeds of the runs; empty = the file's.
         compare_dir: Directory of the files; None = runs/<name>-compare-<time>.
@@ -66,6 +68,7 @@ class CompareArguments:
     """
 
     config: str | Mapping[str, Any]
+    files: list[str]
     algorithms: list[str]
     seeds: list[int]
     compare_dir: str | None
@@ -102,8 +105,11 @@ def read_arguments(arguments: Sequence[str]) -> CompareArguments:
         raise InputError(f"--target is {given.target:g}; it is a test score, so give a number, such as 0.8")
     if given.num_cpus is not None:
         _require_cores(given.num_cpus)
+    configs = given.config or [""]
+    files = [config_path(file) for file in configs] if len(configs) > 1 else []
     read = {
-        "config": _experiment_of(given.config or [""]),
+        "config": merge_options([read_config(file) for file in files], []) if files else configs[0],
+        "files": files,
         "algorithms": [entry for word in given.algorithms or [] for entry in _entries(word)],
         "seeds": _whole_numbers(given.seeds or []),
     }
@@ -145,15 +151,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--quiet", action="store_true", help="Print only errors, and the comparison's directory at the end.")
     add("--dry-run", action="store_true", help="Check everything and say what would run; run nothing.")
     return parser
-
-
-def _experiment_of(files: Sequence[str]) -> str | dict[str, Any]:
-    """Returns a single file unchanged, and several files as one content, with the folders of the user's classes."""
-    if len(files) == 1:
-        return files[0]
-    paths = [config_path(file) for file in files]
-    code = append_to_path([word for path in paths for word in ("--config", path)])
-    return merge_options([read_config(path) for path in paths], []) | {"code": code}
 
 
 def _entries(word: str) -> list[str]:
@@ -224,7 +221,8 @@ class ComparedAlgorithm:
     def given(self, option: str) -> bool:
         """Returns whether the user has set this option."""
         flag = f"--algorithm.{option}"
-        return option in self.section.get("init_args", {}) or any(w.partition("=")[0] == flag for w in self.words)
+        written = self.section.get("init_args") or {}
+        return option in written or any(word.partition("=")[0] == flag for word in self.words)
 
 
 def compared_algorithms(given: CompareArguments, algorithm: object) -> tuple[list[ComparedAlgorithm], list[str]]:
@@ -287,11 +285,15 @@ def with_options(
 
 def _flag(entry: ComparedAlgorithm, option: str) -> str:
     """Converts an option of a compared algorithm to its flag in `lit-cfl run`."""
-    head = re.split(r"[.=]", option)[0]
+    dotted, joined, value = option.partition("=")
+    parts = [part for part in dotted.split(".") if part != "init_args"]
+    name, head = ".".join(parts), parts[0]
+    if name == "help":
+        return f"--algorithm.help={entry.section['class_path']}"
     known = class_of(entry.section["class_path"], "algorithms") if head in _OF_AN_ENTRY else None
-    is_training = re.match(rf"({'|'.join(map(re.escape, OWN_TRAINING))})[.=]", option) is not None
+    is_training = any(name == part or name.startswith(f"{part}.") for part in OWN_TRAINING)
     of_algorithm = head not in _OF_AN_ENTRY or (known is not None and head in known.options)
-    return f"--algorithm.{option}" if of_algorithm and not is_training else f"--{option}"
+    return f"--{'algorithm.' * (of_algorithm and not is_training)}{name}{joined}{value}"
 
 
 def name_own_training(name: str, message: str) -> str:
@@ -308,7 +310,7 @@ def _require_known_names(entries: Sequence[ComparedAlgorithm], words: Sequence[s
     if taken:
         raise InputError(f"{taken[0]!r} is an option of experiments; give the algorithm another name, NAME=...")
     for word in words:
-        head, dot, _ = word.removeprefix("--").partition(".")
+        head, dot, _ = word.removeprefix("--").partition("=")[0].partition(".")
         if word.startswith("--") and dot and head not in heads:
             known = ", ".join(names)
             raise InputError(
@@ -336,6 +338,7 @@ def _entry(word: str, own: Section | None) -> ComparedAlgorithm:
         whole, code = read_config(file), tuple(append_to_path(["--config", file]))
         found = section(whole.get("algorithm", whole), file)
         kept = {option: whole[option] for option in _OF_AN_ENTRY if whole.get(option) is not None}
+        require_class_entries(file, {"algorithm": found, **kept})
         words = tuple(
             f"--{option}={value if isinstance(value, str) else json.dumps(value)}" for option, value in kept.items()
         )
@@ -352,7 +355,7 @@ def _short(class_path: str) -> str:
 
 
 def _require_name(name: str) -> None:
-    plain = name and Path(name).name == name and name[0] not in ".-" and name.isprintable()
+    plain = name and Path(name).name == name and name[0] not in ".-" and "\\" not in name and name.isprintable()
     if not plain or name.lower() in _RESERVED:
         raise InputError(
             f"{name!r} cannot be an algorithm's name here, because the folder of its runs gets that name; choose "

@@ -24,6 +24,7 @@ from lit_cfl.compare.jobs import Job, read_experiment, write_experiment
 from lit_cfl.compare.run_many import with_threads
 from lit_cfl.config.files import code_folders, valid_anywhere
 from lit_cfl.config.own_code import announce_own_code
+from lit_cfl.config.parser import merge_files
 from lit_cfl.config.variants import base_config, build
 from lit_cfl.devices import release_gpu_memory
 from lit_cfl.engines.choose_device import require_first_gpu
@@ -31,7 +32,7 @@ from lit_cfl.engines.plan import PlanOptions
 from lit_cfl.errors import InputError, prefix_errors, suggest_share
 from lit_cfl.experiment import Experiment
 from lit_cfl.rounds import warn_of_ineffective_options
-from lit_cfl.runs.resume import differences
+from lit_cfl.runs.resume import NOT_SET, differences
 from lit_cfl.scores import Score
 from lit_cfl.storage.digests import read_sealed, write_sealed
 from lit_cfl.storage.yaml_files import parse_yaml
@@ -110,10 +111,10 @@ def require_unused(path: Path) -> None:
 
 def plan_comparison(given: CompareArguments) -> tuple[Comparison, list[str]]:
     """Returns the comparison that a command line requests, and notices for the user. Raises InputError."""
-    base = base_config(given.config)
+    base = base_config(merge_files(given.files) if given.files else given.config)
     entries, rest = compared_algorithms(given, base.get("algorithm"))
     if given.seeds:
-        base["seeds"] = given.seeds
+        base = {option: value for option, value in base.items() if option != "seed"} | {"seeds": given.seeds}
     base["code"] = list(dict.fromkeys([*base["code"], *(folder for entry in entries for folder in entry.code)]))
     plain = _plain(base, rest, entries[-1].name)
     notices: list[str] = []
@@ -175,7 +176,7 @@ def _unused_options(
     except InputError:
         return None  # these options are not used, so that their mistakes do not matter
     values = _differences(theirs, used.to_dict(), list(entry.unused))
-    if not values or any(option.startswith("data.") for option, _, _ in values):
+    if not values or any(option.partition(".")[0] == "data" for option, _, _ in values):
         return None
     listed = [f"{option} {value} (here {here})" for option, value, here in values]
     more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
@@ -194,10 +195,20 @@ def training_differences(first: Experiment, other: Experiment) -> list[str]:
 
 
 def _differences(one: Mapping[str, Any], other: Mapping[str, Any], parts: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Lists the options of some parts of two configurations that differ: name, value in the first and in the second."""
-    found = differences(*({part: options.get(part) for part in parts} for options in (one, other)))
-    lines = [line.replace(".init_args.", ".").rpartition(" -> ") for line in found]
-    return [(*its.partition(": ")[::2], here) for its, _, here in lines]
+    """Lists the options of some parts of two configurations that differ: name, value in the first and in the second.
+
+    Two classes are listed by their names alone, without the options that only one of them has.
+    """
+    found = []
+    for line in differences(*({part: options.get(part) for part in parts} for options in (one, other))):
+        its, _, there = line.replace(".init_args.", ".").rpartition(" -> ")
+        option, _, value = its.partition(": ")
+        if option.endswith(".class_path"):
+            mine, theirs = ("null" if name == NOT_SET else name for name in (value, there))
+            found.append((option.removesuffix(".class_path"), mine, theirs))
+        elif NOT_SET not in (value, there):
+            found.append((option, value, there))
+    return found
 
 
 def _equal_experiments(built: Mapping[str, Experiment]) -> list[str]:
@@ -225,19 +236,17 @@ def _about(name: str, message: str) -> str:
     return f"{name}: {name_own_training(name, message)}"
 
 
-def _number_of_clusters(entry: ComparedAlgorithm, algorithm: Algorithm, base: Mapping[str, Any]) -> int | str | None:
+def _number_of_clusters(entry: ComparedAlgorithm, algorithm: Algorithm, base: Mapping[str, Any]) -> Any:
     """Returns the number of clusters in the file; None if there is none, or if the algorithm has no such option.
 
     Raises:
         InputError: the file has no number, and the algorithm's default is one, which would make the comparison unfair.
     """
     own = section(base["algorithm"], "the file") if base.get("algorithm") else {}
-    number = own.get("init_args", {}).get(_CLUSTERS)
+    number = (own.get("init_args") or {}).get(_CLUSTERS)
     if number is None and isinstance(getattr(algorithm, _CLUSTERS, None), int):
         raise InputError(f"no number of clusters is given; give it: --{entry.name}.{_CLUSTERS} 4")
-    if number is None or not hasattr(algorithm, _CLUSTERS):
-        return None
-    return "auto" if number == "auto" else int(number)
+    return number if hasattr(algorithm, _CLUSTERS) else None
 
 
 def _require_first_gpu(name: str, experiment: Experiment) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lit_cfl.compare.arguments import read_arguments
 from lit_cfl.compare.command import requested_comparison, run_comparison
 from lit_cfl.compare.tables import read_notes
+from lit_cfl.config.given_options import require_words
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment, content_for_processes
 from lit_cfl.progress.screen import Screen
@@ -90,8 +91,9 @@ def compare(
         SaveError: The tables could not be written.
         Interrupted: SIGINT or SIGTERM arrived; `resume` continues.
     """
-    if isinstance(words, str | Mapping):
-        raise InputError(f"words is {words!r}; give a list of words, such as ['--rounds', '50']")
+    require_words(words)
+    if isinstance(seeds, int):
+        raise InputError(f"seeds is {seeds}; give a list, such as [{seeds}]")
     algorithms = [algorithms] if isinstance(algorithms, str) else algorithms
     config = str(config) if isinstance(config, Path) else config
     config = content_for_processes(config) if isinstance(config, Experiment) else config

@@ -265,7 +265,7 @@ def _of_a_checkout(package: Path) -> bool:
 
 
 def require_class_entries(file: str | Path, content: Any, name: str = "") -> None:
-    """Refuses options written next to a `class_path` instead of under `init_args`."""
+    """Refuses options written next to a `class_path` instead of under `init_args`, and `init_args` without options."""
     if isinstance(content, list):
         for part in content:
             require_class_entries(file, part, name)
@@ -276,6 +276,12 @@ def require_class_entries(file: str | Path, content: Any, name: str = "") -> Non
         raise InputError(
             f"{file}: {name}: {other[0]!r} is next to class_path; write options under init_args: "
             f"{{class_path: {content['class_path']}, init_args: {{{other[0]}: {content[other[0]]}}}}}"
+        )
+    given = content.get("init_args", {})
+    if "class_path" in content and not isinstance(given, dict):
+        raise InputError(
+            f"{file}: {name}: init_args is {'null' if given is None else repr(given)}; write options below it, one per "
+            "line, or leave it out"
         )
     for key, part in content.items():
         require_class_entries(file, part, name if key == "init_args" else f"{name}.{key}" if name else str(key))

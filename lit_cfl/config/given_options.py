@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from lit_cfl.errors import InputError
 from lit_cfl.storage.yaml_files import parse_yaml
 
 FLAGS = ("new_plan", "tiny", "dry-run", "quiet", "json")  # options without a value
@@ -14,6 +15,12 @@ FLAGS = ("new_plan", "tiny", "dry-run", "quiet", "json")  # options without a va
 
 class Typed(str):
     """The text of a value on a command line."""
+
+
+def require_words(words: object) -> None:
+    """Raises InputError unless the words of a command line are a list of texts."""
+    if isinstance(words, str) or not isinstance(words, Sequence) or not all(isinstance(word, str) for word in words):
+        raise InputError(f"words is {words!r}; give a list of words, such as ['--rounds', '50']")
 
 
 def given_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -45,8 +45,8 @@ def _rename_configs(words: Sequence[str], rename: Callable[[str], str]) -> list[
 def config_files(arguments: Sequence[str]) -> list[str]:
     """Lists the files of `--config FILE` and `--config=FILE`."""
     pairs = zip(["", *arguments], arguments, strict=False)
-    found = [word if before == "--config" else word.partition("--config=")[2] for before, word in pairs]
-    return [file for file in found if file]
+    found = [word for before, word in pairs if before == "--config" or word.startswith("--config=")]
+    return [file for word in found if (file := word.removeprefix("--config="))]
 
 
 def config_path(name: str) -> str:

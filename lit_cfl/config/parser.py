@@ -219,12 +219,28 @@ def parse_data(arguments: Sequence[str]) -> DataRequest:
     return DataRequest(module, read.name, read.seeds[0] if read.seed is None else read.seed, read.out)
 
 
+def merge_files(files: Sequence[str]) -> dict[str, Any]:
+    """Merges the options in files of an experiment as `lit-cfl run` does, without defaults.
+
+    Raises:
+        InputError: an option cannot be used.
+    """
+    words = [word for file in files for word in ("--config", file)]
+    code = append_to_path(words)
+    named = any("algorithm" in read_config(file) for file in files)
+    parser = experiment_parser("lit-cfl run")
+    read, _ = _read(parser, [*words, *([] if named else ["--algorithm", "FedAvg"])], defaults=False)
+    merged: dict[str, Any] = parse_yaml(parser.dump(read, skip_unset=False, skip_validation=True))
+    return {name: value for name, value in merged.items() if named or name != "algorithm"} | {"code": code}
+
+
 def _read(
     parser: ArgumentParser,
     arguments: Sequence[str],
     recorded: Path | None = None,
     own_plan: bool = True,
     ignored: Sequence[str] = (),
+    defaults: bool = True,
 ) -> tuple[Namespace, bool]:
     """Parses a command line. Returns its options, and whether some are untyped; see `read_untyped`."""
     words = with_paths(arguments)
@@ -245,7 +261,7 @@ def _read(
         words, {k for content in contents.values() for k, v in content.items() if v is not None}
     )
     try:
-        read = parser.parse_args([texts.get(word, word) for word in words])
+        read = parser.parse_args([texts.get(word, word) for word in words], defaults=defaults)
         untyped = read_untyped(read, words)
         _put_home_into_loggers(read)
         _require_values(parser, read, _with_null(contents.values(), words))

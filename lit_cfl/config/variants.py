@@ -9,14 +9,16 @@ from typing import Any
 
 from lit_cfl.config.build import ConfiguredExperiment
 from lit_cfl.config.files import append_to_path, read_config, valid_anywhere
+from lit_cfl.config.given_options import require_words
 from lit_cfl.config.named_configs import config_path
 from lit_cfl.config.parser import parse_run
+from lit_cfl.errors import InputError
 from lit_cfl.storage.config_file import as_yaml
 
 Config = Mapping[str, Any]  # content of an experiment's file
 
 
-def load_experiment(config: str | Config, words: Sequence[str] = ()) -> ConfiguredExperiment:
+def load_experiment(config: str | Path | Config, words: Sequence[str] = ()) -> ConfiguredExperiment:
     """Builds the experiment of `lit-cfl run --config CONFIG WORDS`, without a baseline.
 
     Args:
@@ -26,7 +28,8 @@ def load_experiment(config: str | Config, words: Sequence[str] = ()) -> Configur
     Raises:
         InputError: there is no such file, or an option cannot be used.
     """
-    return build(base_config(config), words)
+    require_words(words)
+    return build(base_config(str(config) if isinstance(config, Path) else config), words)
 
 
 def base_config(base: str | Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]:
@@ -44,8 +47,10 @@ def base_config(base: str | Mapping[str, Any], folder: Path | None = None) -> di
         file = str(near) if near is not None and near.is_file() else config_path(base)
         code = append_to_path(["--config", file])
         content = read_config(file)
-    else:
+    elif isinstance(base, Mapping):
         code, content = append_to_path([]), deepcopy(dict(base))
+    else:
+        raise InputError(f"{base!r:.60} is not an experiment; give a file, the name of a configuration, or its content")
     own = [] if folder is None else [str(folder.resolve())]
     content["code"] = list(dict.fromkeys([*content.get("code", []), *own, *code]))
     return valid_anywhere(content) | {"baseline": None}
@@ -61,6 +66,9 @@ def build(config: Config, words: Sequence[str] = ()) -> ConfiguredExperiment:
         file.write_text(as_yaml(config), encoding="utf-8")
         try:
             experiment = parse_run(["--config", str(file), *words]).experiment
+        except InputError as error:  # the user does not know this file
+            message = str(error).replace(f"{file}: ", "").replace(str(file), "this configuration")
+            raise InputError(message) from error
         finally:  # the parser has added the file's folder
             sys.path[:] = [path for path in sys.path if path != str(Path(folder).resolve())]
     return experiment.with_options(code=list(config.get("code") or []))

@@ -39,6 +39,7 @@ _ADDED_TO_PARTS = {"augment": None, "columns": None}
 # options that earlier versions did not record for experiments made in Python
 _ADDED_IN_PYTHON = ("data.shift", "data.augment", "server.made")
 _ALWAYS_RECORDED = ("partition", "initial model")  # fingerprint entries that earlier versions also recorded
+NOT_SET = "(not set)"  # text in place of the value of an option that a configuration does not have
 _MOST_NAMED = 5  # maximum number of differences of a module that an error names
 _CHANGES_NOTHING = "plan.rows_mib:"  # this option only limits memory
 
@@ -281,7 +282,7 @@ def _without_added(value: Any) -> Any:
 
 
 def _value_text(flat: Mapping[str, Any], name: str) -> str:
-    return str(flat[name]) if name in flat else "(not set)"
+    return str(flat[name]) if name in flat else NOT_SET
 
 
 def _in_words(plan: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from lit_cfl.cli.main import _with_home, main
 from lit_cfl.config import catalogue
 from lit_cfl.config.files import code_folders, read_config
 from lit_cfl.config.given_options import merge_options
-from lit_cfl.config.named_configs import copy_piped_configs
+from lit_cfl.config.named_configs import config_files, copy_piped_configs
 from lit_cfl.config.option_tree import require_unchanged_values
 from lit_cfl.config.parser import parse_run
 from lit_cfl.errors import InputError, Notice
@@ -243,3 +243,8 @@ def test_a_value_whose_meaning_changed_is_refused_in_files_and_on_the_command_li
     with pytest.raises(InputError, match="whose meaning has changed"):
         parse_run([*words, old])
     assert getattr(parse_run([*words, new]).experiment.algorithm, option) == new
+
+
+def test_a_text_that_mentions_config_names_no_file():
+    words = ["--config", "a.yaml", "--tracking.notes", "as with --config=b.yaml", "--config=c=d.yaml", "--config="]
+    assert config_files(words) == ["a.yaml", "c=d.yaml"]

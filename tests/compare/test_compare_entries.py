@@ -105,6 +105,94 @@ def test_options_go_to_the_algorithm_that_they_name():
     assert rest == ["--rounds", "3", "--tiny"]
 
 
+def test_an_option_of_one_algorithm_may_be_a_class_a_group_or_a_path_with_init_args():
+    entries = [ComparedAlgorithm("A", {"class_path": "IFCA"})]
+    words = ["--A.task.optimizer", "torch.optim.Adam", "--A.local", "{epochs: 2}", "--A.init_args.num_clusters=3"]
+    words += ["--A.task.init_args.optimizer.init_args.lr", "0.2", "--A.help", "--A.localised", "1"]
+    (found,), rest = with_options(entries, words)
+    assert found.words == (
+        *("--task.optimizer", "torch.optim.Adam", "--local", "{epochs: 2}", "--algorithm.num_clusters=3"),
+        *("--task.optimizer.lr", "0.2", "--algorithm.help=IFCA", "--algorithm.localised", "1"),
+    )
+    assert rest == []
+    assert found.given("num_clusters")
+
+
+def test_the_number_of_clusters_that_an_algorithm_is_given_replaces_the_file_s():
+    words = ["--algorithms", "FedAvg", "IFCA", "--IFCA.init_args.num_clusters", "3"]
+    comparison, notices = plan_comparison(read_arguments([*SMALL[1:], *words]))
+    assert comparison.experiments["IFCA"].algorithm.num_clusters == 3
+    assert notices == []
+
+
+@pytest.mark.parametrize("number", ["2.5", "four"])
+def test_a_wrong_number_of_clusters_in_the_file_is_refused(number: str):
+    content = load_experiment("quickstart").to_dict()
+    content["algorithm"]["init_args"]["num_clusters"] = yaml.safe_load(number)
+    Path("mine.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(InputError, match=rf"IFCA\.num_clusters: '{number}' is not a whole number"):
+        plan_comparison(read_arguments(["--config", "mine.yaml", "--algorithms", "FedAvg", "IFCA"]))
+
+
+def test_a_file_whose_algorithm_has_an_empty_list_of_options_can_be_compared():
+    content = load_experiment("quickstart", SMALL[3:-2]).to_dict() | {"algorithm": "FedGroup:"}
+    text = yaml.safe_dump(content).replace("algorithm: 'FedGroup:'", "algorithm:\n  class_path: FedGroup\n  init_args:")
+    Path("mine.yaml").write_text(text)
+    given = ["--config", "mine.yaml", "--algorithms", "FedAvg", "IFCA"]
+    comparison, _ = plan_comparison(read_arguments([*given, "--IFCA.num_clusters", "2"]))
+    assert comparison.experiments["IFCA"].algorithm.num_clusters == 2
+    with pytest.raises(InputError, match=r"no number of clusters is given; give it: --IFCA\.num_clusters 4"):
+        plan_comparison(read_arguments(given))
+    with pytest.raises(InputError, match=r"^FedGroup: init_args is null; write options below it"):
+        plan_comparison(read_arguments([*given[:-1], "FedGroup"]))
+
+
+def test_a_value_after_an_equals_sign_may_have_a_dot():
+    words = ["--algorithms", "FedAvg", "Local", "--dropout=0.5", "--name=a.b"]
+    comparison, _ = plan_comparison(read_arguments([*SMALL[1:], *words]))
+    assert comparison.name == "a.b"
+    assert {one.dropout for one in comparison.experiments.values()} == {0.5}
+
+
+def test_the_seeds_of_a_comparison_replace_the_one_of_the_file():
+    content = load_experiment("quickstart", SMALL[3:-2]).to_dict()
+    del content["seeds"]
+    Path("mine.yaml").write_text(yaml.safe_dump(content | {"seed": 3}))
+    given = ["--config", "mine.yaml", "--algorithms", "FedAvg", "Local"]
+    assert plan_comparison(read_arguments(given))[0].seeds == [3]
+    assert plan_comparison(read_arguments([*given, "--seeds", "0", "1"]))[0].seeds == [0, 1]
+
+
+def test_a_misplaced_option_in_the_file_of_an_entry_is_named_with_the_file():
+    Path("mine.yaml").write_text("algorithm: FedAvg\nserver: {class_path: torch.optim.SGD, lr: 1.0}\n")
+    with pytest.raises(InputError, match=r"^mine\.yaml: server: 'lr' is next to class_path; write options under"):
+        read_entries(["mine.yaml"], None)
+
+
+def test_another_class_is_noted_by_its_name_alone():
+    schedule = ["--IFCA.local.lr_schedule", "CosineAnnealingLR", "--IFCA.local.lr_schedule.T_max", "3"]
+    words = ["--algorithms", "FedAvg", "IFCA", "--IFCA.task.optimizer", "torch.optim.Adam", *schedule]
+    comparison, _ = plan_comparison(read_arguments([*SMALL[1:], *words]))
+    first, other = comparison.experiments.values()
+    assert training_differences(first, other) == [
+        "task.optimizer torch.optim.Adam (torch.optim.SGD)",
+        "local.lr_schedule torch.optim.lr_scheduler.CosineAnnealingLR (null)",
+    ]
+    assert training_differences(other, first)[1] == (
+        "local.lr_schedule null (torch.optim.lr_scheduler.CosineAnnealingLR)"
+    )
+
+
+def test_a_later_file_s_other_class_keeps_the_options_that_both_classes_have_as_in_a_run():
+    Path("data.yaml").write_text("data: {class_path: Synthetic}\nalgorithm: IFCA\n")
+    files = ["--config", "quickstart", "--config", "data.yaml", "--data.num_clients=12", "--cohort_size=4"]
+    comparison, notices = plan_comparison(read_arguments([*files, "--algorithms", "FedAvg", "FedGroup"]))
+    alone = parse_run(files).experiment.to_dict()
+    assert comparison.first.to_dict()["data"] == alone["data"]
+    assert (alone["data"]["init_args"]["test"], alone["data"]["init_args"]["validation"]) == (0.2, 0.1)
+    assert notices == ["FedGroup runs with num_clusters 4, like the file's algorithm"]
+
+
 def test_server_shared_and_personal_layers_may_belong_to_one_entry():
     entries = [ComparedAlgorithm("A", {"class_path": "FedAvg"}), ComparedAlgorithm("Ditto", {"class_path": "Ditto"})]
     words = [
@@ -138,6 +226,7 @@ def test_server_shared_and_personal_layers_may_belong_to_one_entry():
             ("--config quickstart --algorithms IFCA IFCA", "IFCA twice; give each a separate name: A=IFCA B=IFCA"),
             ("--config quickstart --algorithms FedAvg IFCA --num_clusters 3", "begin with its name (--IFCA.OPTION)"),
             ("--config quickstart --algorithms a/b=IFCA", "'a/b' cannot be an algorithm's name"),
+            (r"--config quickstart --algorithms a\b=IFCA", "cannot be an algorithm's name"),
             ("--config quickstart --algorithms data=IFCA", "'data' is an option of experiments"),
             ("--config fedavg/digits --algorithms FedAvg IFCA", "give it: --IFCA.num_clusters 4"),
             ("--config quickstart --algorithms own_failing.Needs", "needs strength; give --Needs.strength VALUE"),

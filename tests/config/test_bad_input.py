@@ -62,6 +62,7 @@ def in_a_folder_with_wrong_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "no_class": {"algorithm": {"num_clusters": 4}},
         "beside": {"algorithm": {"class_path": "FedGroup", "num_clusters": 4}},
         "rate_beside": {"task": changed_optimizer({"class_path": "torch.optim.SGD", "lr": 0.1})},
+        "empty_arguments": {"algorithm": {"class_path": "FedGroup", "init_args": None}},
         "both_seeds": {"seed": 1, "seeds": [2, 3]},
         "old_path": {"data": {"class_path": "datamodules.digits.Digits"}},
     }.items():
@@ -200,6 +201,7 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
                 "under init_args: {class_path: FedGroup, init_args: {num_clusters: 4}}",
             ),
             ("run --config rate_beside.yaml", "rate_beside.yaml: task.optimizer: 'lr' is next to class_path"),
+            ("run --config empty_arguments.yaml", "algorithm: init_args is null; write options below it, one per line"),
             ("run --config both_seeds.yaml", "seed and seeds are both given"),
             ("list foo", "there is no list 'foo'"),
             ("list confgis", "(did you mean configs?). Known lists: "),

@@ -2,11 +2,14 @@
 
 import re
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from torch import nn
 
+from lit_cfl import load_experiment
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.config.build import OPTIONS, ConfiguredExperiment, build_experiment
 from lit_cfl.config.parser import parse_run
@@ -89,6 +92,25 @@ def test_seeds_and_baseline_of_a_configured_experiment_and_of_one_made_in_python
         assert (type(baseline.algorithm).__name__, baseline.baseline) == ("FedAvg", None)
         assert baseline.to_dict()["name"] == baseline.name == "quickstart-baseline"
         assert baseline.to_dict()["algorithm"]["class_path"].endswith("FedAvg")
+
+
+def test_an_experiment_is_loaded_from_a_path_and_with_a_list_of_words(tmp_path: Path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump(load_experiment("quickstart").to_dict()))
+    assert load_experiment(file, ["--rounds", "3"]).rounds == 3
+    for words in ("--rounds 3", ["--rounds", 3], {"--rounds": "3"}):
+        with pytest.raises(InputError, match=r"^words is .*; give a list of words, such as \['--rounds', '50'\]$"):
+            load_experiment(file, words)
+    with pytest.raises(InputError, match=r"^\['quickstart'\] is not an experiment; give a file, the name of a conf"):
+        load_experiment(["quickstart"])
+
+
+def test_a_mistake_in_a_content_is_named_without_a_file(configured: ConfiguredExperiment):
+    server = {"server": {"class_path": "torch.optim.SGD", "lr": 1.0}}
+    with pytest.raises(InputError, match=r"^server: 'lr' is next to class_path; write options under init_args"):
+        build(configured.to_dict() | server)
+    with pytest.raises(InputError, match=r"^this configuration belongs to a run made in Python"):
+        build(configured.to_dict() | {"made_in_python": True})
 
 
 @pytest.mark.long
