@@ -37,6 +37,8 @@ ENTROPY = "clusters/entropy"  # a column of runs whose clients use mixtures of m
 
 LOCAL = ("local/steps", "local/examples", "local/scored_examples")  # columns that runs before 0.3 lack
 
+TEXT_COLUMNS = ("name", "layer")  # in a run's tables: may look like numbers, such as the layer 1.10
+
 SHIFTS = ("round", "shift", "client", "partner", "examples", "cluster_before", "cluster_after")
 
 

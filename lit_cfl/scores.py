@@ -37,6 +37,8 @@ _TAKEN = (
     "n_train",
     "n_val",
     "newcomer",
+    "name",
+    "n",
 )  # columns that no score may be named after
 
 

@@ -325,7 +325,7 @@ def test_scores_must_be_a_tuple_of_scores_with_different_names(scores):
         scores_of(Means(scores=scores))
 
 
-@pytest.mark.parametrize("name", ["", "loss", "MAE", "mean absolute error", "val/mae", "size", "1st"])
+@pytest.mark.parametrize("name", ["", "loss", "MAE", "mean absolute error", "val/mae", "size", "name", "1st"])
 def test_names_that_cannot_be_columns_are_refused(name: str):
     with pytest.raises(InputError, match=f"a score is named '{name}'"):
         Score(name)

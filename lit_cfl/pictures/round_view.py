@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lit_cfl.metric_names import TEXT_COLUMNS
 from lit_cfl.scores import Score
 from lit_cfl.storage.csv_log import latest_rows, read_table
 
@@ -56,4 +57,4 @@ class RoundView:
 
     def table(self, name: str) -> list[dict[str, Any]]:
         """Reads the latest rows of a further table, up to this round; empty if there is no such table."""
-        return latest_rows(*self.tables[name]) if name in self.tables else []
+        return latest_rows(*self.tables[name], TEXT_COLUMNS) if name in self.tables else []

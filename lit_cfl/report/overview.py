@@ -168,7 +168,7 @@ def read_comparison(path: Path, score: Score) -> tuple[list[Table], list[str]]:
     file = path / "results.csv"
     table = attempt(problems, file, lambda: _table_of_differences(path, score)) if file.exists() else None
     runs = path / "runs.csv"
-    rows = (attempt(problems, runs, lambda: read_table(runs)) if runs.exists() else None) or []
+    rows = (attempt(problems, runs, lambda: read_table(runs, text=("algorithm",))) if runs.exists() else None) or []
     failed = [row for row in rows if row.get("status") == "failed"]
     problems += [f"{row['algorithm']}, seed {row['seed']}, failed: {row.get('error')}." for row in failed]
     return ([table] if table is not None else []), problems
@@ -178,8 +178,6 @@ def _table_of_differences(path: Path, score: Score) -> Table:
     from lit_cfl.compare.results import Results  # imports Lightning
     from lit_cfl.compare.tables import cells, read_notes
 
-    rows = read_table(path / "results.csv")
-    for row in rows:
-        row["algorithm"] = str(row["algorithm"])
+    rows = read_table(path / "results.csv", text=("algorithm",))
     head, *lines = cells(Results([], rows, [], {}, score))
     return Table("Compared seed by seed", head, lines, note=" ".join(read_notes(path)))

@@ -13,7 +13,7 @@ import yaml
 
 from lit_cfl.data.npz import read_npz
 from lit_cfl.data.partition_file import read_about, true_clusters_in
-from lit_cfl.metric_names import Row, main_score
+from lit_cfl.metric_names import TEXT_COLUMNS, Row, main_score
 from lit_cfl.pictures.colours import add_colours, match_colours
 from lit_cfl.pictures.figure import finite_number
 from lit_cfl.scores import ACCURACY, Score, read_scores
@@ -195,7 +195,7 @@ def _json(problems: list[str], file: Path) -> dict[str, Any] | None:
 
 def _whole_rows(problems: list[str], file: Path) -> list[Row]:
     """Reads the rows of a table that may still grow, ignoring an incomplete last row."""
-    rows = attempt(problems, file, lambda: read_table(file, file.read_bytes().rfind(b"\n") + 1, {"name"})) or []
+    rows = attempt(problems, file, lambda: read_table(file, file.read_bytes().rfind(b"\n") + 1, TEXT_COLUMNS)) or []
     if rows and file.name != "clients.csv" and "round" not in rows[0]:
         return []  # the table was added by the user
     whole = [row for row in rows if _is_whole(row, file.name)]

@@ -127,11 +127,12 @@ def read_columns(path: Path, columns: Sequence[str]) -> Iterator[tuple[Any, ...]
             yield tuple(_number(row[place]) for place in places)
 
 
-def latest_rows(path: Path, size: int) -> list[dict[str, Any]]:
+def latest_rows(path: Path, size: int, text: Collection[str] = ()) -> list[dict[str, Any]]:
     """Reads the rows in the last MiB of a table that may still grow.
 
     Args:
         size: Number of bytes to read, up to the end of a row.
+        text: See `read_table`.
     """
     with path.open("rb") as file:
         header = file.readline()
@@ -139,7 +140,7 @@ def latest_rows(path: Path, size: int) -> list[dict[str, Any]]:
         file.seek(start)
         found = file.read(size - start)
     # skips an incomplete first row
-    return _rows(header + (found if start == len(header) else found.partition(b"\n")[2]))
+    return _rows(header + (found if start == len(header) else found.partition(b"\n")[2]), text)
 
 
 def _rows(data: bytes, text: Collection[str] = ()) -> list[dict[str, Any]]:

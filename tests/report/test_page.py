@@ -114,6 +114,14 @@ def test_a_cluster_and_an_algorithm_of_a_comparison_with_html_in_their_names(tmp
     assert not [tag for tag, attributes in read(as_html(page)).attributes if "onerror" in attributes]
 
 
+def test_a_name_in_a_comparison_that_looks_like_a_number_is_text(tmp_path: Path):
+    path = tmp_path / "compare"
+    made_run(path / "010" / "seed-0")
+    write_sealed(path / "compare.yaml", "name: x\nalgorithms: ['010']\nseeds: [0]\ntarget: null\n")
+    (path / "runs.csv").write_text("algorithm,seed,status,error\n010,1,failed,it broke\n")
+    assert "010, seed 1, failed: it broke." in page_of(path).problems
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("clients", thinned([2000, 5000]))
 def test_pages_of_large_runs_stay_small(clients: int, tmp_path: Path):

@@ -130,6 +130,15 @@ def test_layers_have_their_silhouettes_and_only_the_chosen_ones_a_dot(tmp_path: 
     assert found.alt.endswith("and gap of 2 layers in 2 comparisons; chosen: fc 2 times, conv 1 times.")
 
 
+def test_numbers_of_layers_are_names(tmp_path: Path):
+    run, columns = unfinished(tmp_path), ("round", "cluster", "layer", "silhouette", "gap", "chosen")
+    rows = [(2, 0, layer, k / 8, k / 4, 0) for k, layer in enumerate(("1.1", "1.10", "2"))]
+    write_table(run / "layers.csv", columns, [dict(zip(columns, row, strict=True)) for row in rows])
+    found = of_run(read_run(run), "layers")
+    assert found.first_panel.x_ticks == {0.0: "1.1", 1.0: "1.10", 2.0: "2"}
+    assert list(found.first_panel.curves[0].x) == [0, 1, 2]
+
+
 @pytest.fixture
 def drifting(tmp_path: Path) -> RunFiles:
     """Writes a run of twelve rounds in which the shifts of clients 1, 3, 4 and 5 are never detected."""
