@@ -11,8 +11,8 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFor
 from lit_cfl.data import FederatedData
 from lit_cfl.errors import count_noun, join_ids
 from lit_cfl.pictures.panels import BLUE, VERMILLION
+from lit_cfl.pictures.sample import sample
 
-_MAX_CLIENTS = 500
 _MAX_CLUSTERS = 16
 _MIN_ROWS = 6  # with fewer labels the picture is as high as with this many, so that the colour bar's label fits
 _MAX_NAME = 24  # maximum number of letters of a name on an axis
@@ -26,7 +26,7 @@ def label_distribution(data: FederatedData) -> Figure | None:
     """
     if data.examples.label_kind not in ("classes", "multi-label"):
         return None
-    clients = _sample_clients(data.population)
+    clients = data.population[torch.from_numpy(sample(data.true_clusters[data.population].numpy()))]
     order = clients[data.true_clusters[clients].argsort(stable=True)]
     counts = data.subset(order).label_counts.double()
     shares = (counts / counts.sum(1, keepdim=True).clamp(min=1)).T
@@ -38,8 +38,8 @@ def label_distribution(data: FederatedData) -> Figure | None:
     picture = axes.imshow(shares.numpy(), aspect="auto", cmap="viridis", vmin=0, interpolation="nearest")
     counted = "labels" if data.examples.label_kind == "multi-label" else "examples"
     figure.colorbar(picture, label=f"share of the client's {counted}", pad=0.01)
-    sample = "" if len(clients) == len(data.population) else f" ({len(clients)} of {len(data.population)} shown)"
-    axes.set(xlabel=f"clients{sample}", ylabel="label")
+    some = "" if len(clients) == len(data.population) else f" ({len(clients)} of {len(data.population)} shown)"
+    axes.set(xlabel=f"clients{some}", ylabel="label")
     if len(shares) <= 30:
         axes.set_yticks(range(len(shares)), [_label_name(data, label) for label in range(len(shares))])
     axes.set_title("Labels of the clients' training data")
@@ -156,8 +156,3 @@ def _draw(axes: Axes, data: FederatedData, index: torch.Tensor) -> None:
     low, high = image.min(), image.max()
     scaled = (image - low) / (high - low).clamp(min=1e-9)
     axes.imshow((scaled if scaled.shape[-1] == 3 else scaled[..., 0]).numpy(), cmap="gray", vmin=0, vmax=1)
-
-
-def _sample_clients(clients: torch.Tensor) -> torch.Tensor:
-    step = -(-len(clients) // _MAX_CLIENTS)
-    return clients[::step]

@@ -13,6 +13,7 @@ from lit_cfl.data.shift import ShiftLog
 from lit_cfl.evaluation import Evaluation
 from lit_cfl.metric_names import LOCAL, Row
 from lit_cfl.rounds import Round
+from lit_cfl.seeds import generator
 
 _MAX_SNAPSHOT_CLIENTS = 2000
 _ROWS_AT_ONCE = 10_000
@@ -36,14 +37,15 @@ def membership_arrays(memberships: Mapping[int, Tensor], data: FederatedData) ->
 
 
 def snapshot(r: Round, similarity: Similarity, clusters: Tensor) -> dict[str, np.ndarray]:
-    """Returns the arrays of a similarity snapshot, of at most 2,000 of the compared clients."""
-    step = -(-len(clusters) // _MAX_SNAPSHOT_CLIENTS)
-    matrix, clients = similarity.matrix[::step, ::step], similarity.clients[::step]
+    """Returns the arrays of a similarity snapshot, of at most 2,000 of the compared clients, drawn at random."""
+    # not every k-th one: true clusters are often dealt to the clients in turn
+    drawn = torch.randperm(len(clusters), generator=generator(0, "snapshot"))[:_MAX_SNAPSHOT_CLIENTS].sort().values
+    matrix, clients = similarity.matrix[drawn][:, drawn], similarity.clients[drawn]
     return {
         "clients": clients.numpy(),
         "similarity": matrix.numpy().astype(np.float16),
         "projection": _plane(matrix).numpy().astype(np.float16),
-        "cluster": clusters[::step].numpy(),
+        "cluster": clusters[drawn].numpy(),
         "true_cluster": r.data.true_clusters[clients].numpy(),
         "compared": np.array(len(clusters)),
     }

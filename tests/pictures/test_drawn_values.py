@@ -169,6 +169,14 @@ def test_clients_are_called_by_their_names_as_long_as_there_is_room():
     assert list(label_distribution(many).axes[0].get_xticks()) == []
 
 
+def test_labels_of_many_clients_are_those_of_clients_of_each_true_cluster():
+    data = held(*[(0, 1)] * 1000, true_clusters=torch.arange(1000) % 10)
+    axes = label_distribution(data).axes[0]
+    assert axes.get_xlabel() == "clients (500 of 1000 shown)"
+    (above,) = axes.child_axes
+    assert [tick.get_text() for tick in above.get_xticklabels()] == [*map(str, range(10))]
+
+
 def test_colours_of_several_labels_are_shares_of_the_labels():
     several = Examples(torch.rand(3, 2), torch.tensor([[1, 1, 0], [0, 1, 0], [1, 1, 1]]).bool(), 0)
     figure = label_distribution(replace(held((0, 1), (2,), true_clusters=ids(-1, -1)), examples=several))

@@ -24,6 +24,7 @@ from lit_cfl.pictures.files import write_figure
 from lit_cfl.pictures.options import Pictures
 from lit_cfl.pictures.panels import Curve, Panel, Points, Style, add_legend
 from lit_cfl.pictures.similar_clients import client_map, similarity
+from lit_cfl.runs import rows
 from lit_cfl.runs.rows import snapshot
 from lit_cfl.runs.run import run
 from lit_cfl.scores import ACCURACY, Score
@@ -225,7 +226,16 @@ def test_snapshot_of_few_clients_has_two_coordinates(clients: int):
 def test_snapshot_of_many_clients_is_a_sample_of_them():
     alike = Similarity(torch.arange(2001), torch.ones(1, 1).expand(2001, 2001))
     found = snapshot(of_clients(2001), alike, torch.zeros(2001, dtype=torch.int64))
-    assert (len(found["clients"]), int(found["compared"])) == (1001, 2001)
+    assert (len(found["clients"]), int(found["compared"])) == (2000, 2001)
+
+
+def test_snapshot_of_many_clients_has_clients_of_each_true_cluster(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rows, "_MAX_SNAPSHOT_CLIENTS", 20)
+    alike, found = Similarity(torch.arange(40), torch.ones(40, 40)), torch.arange(40) // 20
+    one = snapshot(of_clients(40), alike, found)
+    assert np.bincount(one["true_cluster"]).min() > 4  # clients 0, 2, 4, ... are all in true cluster 0
+    assert one["cluster"].tolist() == found[one["clients"]].tolist()
+    assert (np.diff(one["clients"]) > 0).all()
 
 
 def drawn_in(path: Path, ending: str = ".png") -> list[str]:
