@@ -23,6 +23,7 @@ _ABBREVIATIONS = re.compile(
 )  # words of scores' names that titles write in capitals
 # our scores between 0 and 1; a run's summary names its scores, but does not say this
 _SHARE = re.compile(r"((balanced|label|token)_)?accuracy|exact_match|(auroc|f1)(_\d+)?|calibration_error")
+_ERROR = re.compile("calibration_error|mae|mse|perplexity|rmse")  # our scores of which lower values are better
 _TAKEN = (
     "round",
     "cluster",
@@ -95,6 +96,11 @@ class Score:
         if not found:
             return None
         return cls(found[2], found[1] == "max", is_share=_SHARE.fullmatch(found[2]) is not None)
+
+    @classmethod
+    def of_name(cls, name: str) -> "Score":
+        """Makes a score from a name alone; of a user's own score, higher values are taken for better."""
+        return cls(name, _ERROR.fullmatch(name) is None, is_share=_SHARE.fullmatch(name) is not None)
 
     def of(self, sums: "Tensor", weights: "Tensor") -> "Tensor":
         """Computes the score of sets of examples from the sums of weighted values and of weights.

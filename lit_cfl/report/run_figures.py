@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.clusters import MOST_ROUNDS, client_scores, histogram, memberships, mixtures
 from lit_cfl.pictures.events import layers, shifts, splits
-from lit_cfl.pictures.figure import Figure, finite_number, thin
+from lit_cfl.pictures.figure import Figure, Table, finite_number, thin
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.panels import Note
 from lit_cfl.pictures.sample import MOST_CLIENTS
@@ -46,7 +47,20 @@ def figures_of(run: RunFiles, name: str, score: Score, runs: int) -> list[Figure
     # drawing may fail, since tables may hold anything
     guard = DrawingGuard(lambda line: run.problems.append(f"{run.path}: {line}."))
     figures = [guard(what, make) for what, make in makers.items()]
-    return [replace(figure, name=f"{name}-{figure.name}") for figure in figures if figure is not None]
+    names = {int(row["client"]): row["name"] for row in _rows_of(run, "clients") if row.get("name")}
+    return [
+        replace(figure, name=f"{name}-{figure.name}", table=_with_names(figure.table, names))
+        for figure in figures
+        if figure is not None
+    ]
+
+
+def _with_names(table: Table | None, names: Mapping[Any, str]) -> Table | None:
+    """Adds the clients' names, by number, to a table with a row per client; other tables stay unchanged."""
+    if table is None or table.head[0] != "client" or not names:
+        return table
+    rows = [[client, names.get(client), *others] for client, *others in table.rows]
+    return replace(table, head=["client", "name", *table.head[1:]], rows=rows)
 
 
 def _rows_of(run: RunFiles, table: str) -> Sequence[Row]:
@@ -120,7 +134,8 @@ def _with_compared(
 
 
 def _histogram(run: RunFiles, score: Score) -> Figure | None:
-    rows = [(finite_number(row.get(score.name)), finite_number(row.get("cluster"))) for row in run.table("clients")]
+    clients = [row for row in run.table("clients") if not row.get("newcomer")]
+    rows = [(finite_number(row.get(score.name)), finite_number(row.get("cluster"))) for row in clients]
     values = np.array([np.nan if value is None else value for value, _ in rows])
     cluster = np.array([-1 if own is None else int(own) for _, own in rows], dtype=int)
     return histogram(values, cluster, run.match, score)

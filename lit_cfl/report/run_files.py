@@ -70,11 +70,10 @@ class RunFiles:
 
     @property
     def score(self) -> Score:
-        """The task's main score."""
+        """The task's main score; an unfinished run has only its name."""
         if self.summary:
             return read_scores(self.summary)[0]
-        name = main_score(self.rows[0]) if self.rows else ACCURACY.name
-        return ACCURACY if name == ACCURACY.name else Score(name, higher_is_better=True)
+        return Score.of_name(main_score(self.rows[0])) if self.rows else ACCURACY
 
     @property
     def status(self) -> str:

@@ -388,6 +388,18 @@ def test_a_histogram_stacks_the_clients_of_found_clusters_and_lists_their_spread
     assert found.alt == "Histogram of the test accuracy of 5 clients: from 0.150 to 0.950, median 0.250."
 
 
+def test_clients_have_their_names_in_tables_and_newcomers_no_place_in_the_histogram(tmp_path: Path):
+    run, found = unfinished(tmp_path), np.array([[0, 0, 1], [0, 1, 1]])
+    np.savez(run / "memberships.npz", rounds=np.array([1, 2]), cluster=found, true_cluster=np.full(3, -1))
+    rows = [{"client": k, "cluster": k, "accuracy": 0.25, "newcomer": int(k == 2), "name": 3 + 4 * k} for k in range(3)]
+    write_table(run / "clients.csv", (*CLIENTS, "name"), rows)
+    files = read_run(run)
+    assert of_run(files, "histogram").alt.startswith("Histogram of the test accuracy of 2 clients")
+    moves = of_run(files, "memberships").values
+    assert list(moves.head) == ["client", "name", "found cluster"]
+    assert [row[:2] for row in moves.rows] == [[0, "3"], [1, "7"], [2, "11"]]
+
+
 def test_a_histogram_of_models_of_single_clients_is_not_stacked(tmp_path: Path):
     run = unfinished(tmp_path)
     clients_csv(run, [(client, client, 0, 0.15) for client in range(6)])
@@ -642,6 +654,7 @@ def test_headings_and_notes_of_an_error_write_it_in_capitals(tmp_path: Path):
     run = made_run(tmp_path / "run", rows, snapshots=0, over=False)
     (run / "metrics.csv").write_text((run / "metrics.csv").read_text().replace("_accuracy", "_mae"))
     groups = [Group("A", [read_run(run)], run)]
+    assert groups[0].score == error  # by its name, as the run has not finished
     figures = over_rounds.section(groups, error, DrawingGuard(pytest.fail)).figures
     titles = [found.title for found in figures if "mae" in found.title.lower()]
     assert titles == ["MAE on test data", "MAE on validation data", "MAE against traffic"]
