@@ -370,6 +370,8 @@ def read_source(source: Path, columns: Mapping[str, str | None]) -> Mapping[str,
     Nothing is unpickled. For `columns` see `ArrayData`.
     """
     if _is_csv(source):
+        if "*" in source.name:
+            _refuse_folder_of_tables(source.parent)
         return read_table(source, columns)
     if not source.is_dir():
         _require_arrays_file(source)

@@ -11,7 +11,9 @@ from lit_cfl.datamodules.table_notes import (
     find_ids,
     find_likely_clusters,
     line_of,
+    note_clusters,
     note_doubled_lines,
+    note_labels,
     note_likely_clusters,
 )
 from lit_cfl.errors import InputError, suggest
@@ -50,7 +52,7 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
     found = {role: name for role in ROLES if (name := columns.get(role, role)) is not None}
     table = _read(path, found.get("client"))
     _require_columns(path, table, found, columns)
-    _require_filled(path, table)
+    _require_filled(path, table, found.get("cluster"))
     inputs = [name for name in table.columns if name not in found.values()]
     clients = table.get(found.get("client"))
     is_known = clients is None or found.get("cluster") in table.columns
@@ -62,7 +64,9 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
     if clients is not None and is_known:
         _require_one_cluster(path, clients, table[found["cluster"]])
     note_doubled_lines(path, table)
+    note_labels(path, table[inputs], table.get(found.get("y")))
     ids = find_ids(path, table[inputs], clients)
+    note_clusters(path, table[inputs], table.get(found.get("cluster")))
     note_likely_clusters(path, clusters)
     if not inputs:
         raise InputError(f"{path} has no column besides {', '.join(table.columns)}; add columns of numbers as inputs")
@@ -155,8 +159,8 @@ def _require_columns(
         raise InputError(f"{path} has no line below its column names")
 
 
-def _require_filled(path: Path, table: "DataFrame") -> None:
-    """Raises InputError for the first empty cell."""
+def _require_filled(path: Path, table: "DataFrame", clusters: str | None) -> None:
+    """Raises InputError for the first empty cell; `clusters` is the name of the column of true clusters."""
     import pandas
 
     empty = table.isna()
@@ -173,11 +177,15 @@ def _require_filled(path: Path, table: "DataFrame") -> None:
     cell = pandas.read_csv(path, dtype=str, keep_default_na=False)[name].iloc[row]
     is_word = isinstance(cell, str) and bool(cell.strip())
     problem = f"has {cell!r}, a missing value," if is_word else "is empty"
-    name_too = f"; if {cell!r} is a name, spell it differently" if is_word and table[name].dtype.kind == "O" else ""
-    raise InputError(
-        f"{path}: column {name!r} {problem} in line {line_of(path, row)}{more}; fill such cells, or drop their "
-        f"lines{name_too}"
-    )
+    remedy = "fill such cells, or drop their lines"
+    if name == clusters:
+        remedy = (
+            "agreement with the true clusters is measured only if all are known: if some are not, write the table "
+            "without this column, and leave cluster out"
+        )
+    elif is_word and table[name].dtype.kind == "O":
+        remedy += f"; if {cell!r} is a name, spell it differently"
+    raise InputError(f"{path}: column {name!r} {problem} in line {line_of(path, row)}{more}; {remedy}")
 
 
 def _require_finite(path: Path, columns: "DataFrame") -> None:

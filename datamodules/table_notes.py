@@ -1,4 +1,4 @@
-"""Notes on input columns of a table that are probably none: ids, and true clusters."""
+"""Notes on input columns of a table that are probably none: ids, labels, and true clusters."""
 
 import warnings
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 _NEARLY_ALL = 0.9  # share of distinct values in a column that tells lines apart
+_EQUAL = 0.9999  # correlation above which an input is the label in another unit, rounded
 _MANY_VALUES = 20  # minimum number of different values in a column of measurements
 _NO_PAIR = 0.01  # expected number of pairs of equal lines below which chance does not explain one
 
@@ -98,3 +99,47 @@ def note_likely_clusters(path: Path, names: Sequence[str]) -> None:
             Notice,
             stacklevel=3,
         )
+
+
+def note_clusters(path: Path, inputs: "DataFrame", clusters: "Series | None") -> None:
+    """Warns of input columns that tell the true clusters, which are named as such."""
+    if clusters is None or clusters.nunique() < 2:
+        return
+    telling = [
+        name for name in inputs if inputs[name].nunique() > 1 and (inputs[name].groupby(clusters).nunique() == 1).all()
+    ]
+    if telling:
+        warnings.warn(
+            f"{path}: the inputs include {', '.join(map(repr, telling))}, the same in all lines of a true cluster, by "
+            "which a net can tell the clusters apart; if that is the true cluster again, write the table without it",
+            Notice,
+            stacklevel=3,
+        )
+
+
+def note_labels(path: Path, inputs: "DataFrame", labels: "Series | None") -> None:
+    """Warns of input columns that are the label in another unit, or under other names."""
+    if labels is None or labels.nunique() < 2:
+        return
+    numbers = labels.nunique() > 2 and labels.dtype.kind in "iuf"
+    telling = [
+        name
+        for name in inputs
+        if (numbers and inputs[name].nunique() > 2 and abs(inputs[name].corr(labels)) > _EQUAL)
+        or _are_renamed(inputs[name], labels)
+    ]
+    if telling:
+        warnings.warn(
+            f"{path}: the inputs include {', '.join(map(repr, telling))}, from which the label follows exactly; if "
+            "that is the label again, in another unit or under another name, write the table without it",
+            Notice,
+            stacklevel=3,
+        )
+
+
+def _are_renamed(inputs: "Series", labels: "Series") -> bool:
+    """Returns whether each label has one value of an input, and the other way round; False if labels hardly repeat."""
+    count = labels.nunique()
+    return (
+        count <= len(labels) / 2 and inputs.nunique() == count and bool((inputs.groupby(labels).nunique() == 1).all())
+    )

@@ -57,10 +57,8 @@ class EvaluationPlan:
     def require_accuracy(self, scores: Scores, num_labels: int) -> None:
         """Raises InputError if `class_counts` is set, but the task has no classes or no accuracy."""
         if self.class_counts and (not num_labels or ACCURACY not in scores):
-            raise InputError(
-                "evaluation.class_counts is true, but the task has no classes or no score accuracy; add accuracy to "
-                "task.scores, or leave class_counts out"
-            )
+            lack = "are not scored by accuracy; add it to task.scores, or" if num_labels else "have no classes;"
+            raise InputError(f"evaluation.class_counts is true, but the data {lack} leave class_counts out")
 
     def require_reported(self, metric: str, scores: Scores, option: str) -> None:
         """Raises InputError if an option names a score after fine-tuning, but `fine_tune` is not set."""

@@ -93,6 +93,7 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
 
     def check(self, work: LocalWork) -> None:
         require_clients(self.known_clusters, len(clients_with_data(work)))
+        self.require_comparable(work)
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FeSEMState, Info]:
         decided, info = self.decide_number(work, rng)

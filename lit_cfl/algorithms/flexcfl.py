@@ -69,6 +69,10 @@ class FlexCFL(FedGroup, MigrationOptions):
         super().__post_init__()
         MigrationOptions.__post_init__(self)
 
+    def check(self, work: LocalWork) -> None:
+        super().check(work)
+        self.require_comparable(work)
+
     def _group_cold_start(self, work: LocalWork, rng: torch.Generator) -> tuple[FlexCFLState, Info]:
         """Runs the group cold start (Algorithm 3); its clients receive all directions, for migration (line 19)."""
         groups, info = super()._group_cold_start(work, rng)

@@ -97,6 +97,7 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
 
     def check(self, work: LocalWork) -> None:
         require_clients(self.known_clusters, len(clients_with_data(work)))
+        self.require_comparable(work)
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[IFCAState, Info]:
         decided, info = self.decide_number(work, rng)

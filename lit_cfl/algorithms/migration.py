@@ -61,14 +61,10 @@ class MigrationOptions:
         Raises:
             InputError: the data have no classes, and labels are compared.
         """
+        self.require_comparable(work)
         known = len(work.num_examples) if self.migrate else 0
         sizes = work.num_examples[:known].clone()
         if not self.migrate or self.shift_metric in get_args(ShiftMetric):
-            if self.migrate and not work.label_counts.shape[1]:
-                raise InputError(
-                    "migrate compares the class counts of a client's data, but these data have no classes; set "
-                    "shift_metric to loss or features, or migrate to false"
-                )
             return work.label_counts[:known].clone(), sizes
         if self.shift_metric == "loss":
             return torch.full((known, 1), torch.nan, dtype=torch.float64), sizes
@@ -76,6 +72,14 @@ class MigrationOptions:
         moments = feature_moments(work, seen)
         rows = torch.full((known, moments.shape[1]), torch.nan, dtype=torch.float64)
         return rows.index_copy(0, seen, moments), sizes
+
+    def require_comparable(self, work: LocalWork) -> None:
+        """Raises InputError if migration compares class counts, but the data have no classes."""
+        if self.migrate and self.shift_metric in get_args(ShiftMetric) and not work.label_counts.shape[1]:
+            raise InputError(
+                "migrate compares the class counts of a client's data, but these data have no classes; set "
+                "shift_metric to loss or features, or migrate to false"
+            )
 
     def _migrate(
         self, state: State, cohort: Tensor, work: LocalWork, find: Callable[[Tensor], tuple[Tensor, Info]]

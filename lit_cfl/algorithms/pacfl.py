@@ -90,6 +90,11 @@ class PACFL(Algorithm):
 
     def check(self, work: LocalWork) -> None:
         require_clients(1, len(clients_with_data(work)))
+        if self.subspace == "each_label" and not work.label_counts.shape[1]:
+            raise InputError(
+                "subspace each_label compares the examples of each class, but these data have no classes; set "
+                "subspace: all"
+            )
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[PACFLState, Info]:
         clients = clients_with_data(work)

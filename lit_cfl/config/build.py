@@ -7,7 +7,7 @@ from importlib import import_module
 from inspect import Parameter, signature
 from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from lightning import LightningModule
 
 from lit_cfl.config import tiny
@@ -113,24 +113,48 @@ def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[
 
     def build() -> LightningModule:
         filled = task.clone()
-        net = filled.get("init_args.net")
+        net, sizes = filled.get("init_args.net"), dict[str, object]()
         if isinstance(net, Namespace) and "init_args" in net:
             for name, value in _shape(examples()).items():
                 zero_is_unset = name == "vocabulary" or _default_of(net.class_path, name) == 0
                 unset = (None, 0) if zero_is_unset else (None,)
                 if value is not None and name in net.init_args and net.init_args[name] in unset:
-                    net.init_args[name] = value
-        module: LightningModule = instantiate(parser, Namespace(task=filled)).task
+                    net.init_args[name] = sizes[name] = value
+        try:
+            module: LightningModule = instantiate(parser, Namespace(task=filled)).task
+        except InputError:
+            for name, value in sizes.items():
+                _require_annotation(net.class_path, name, value)
+            raise
         return module
 
     return build
 
 
+def _require_annotation(class_path: str, name: str, value: object) -> None:
+    """Raises InputError if the type of a net's argument does not allow the value that follows from the data."""
+    kind = _import(class_path)
+    arguments, parser = signature(kind).parameters, ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(kind, skip={other for other in arguments if other != name})
+    try:
+        parser.parse_object({name: value})
+    except ArgumentError as error:
+        wanted = "list[int]" if isinstance(value, list) else "int"
+        raise InputError(
+            f"{class_path}: its argument {arguments[name]} gets {value} from the data, which does not have this type; "
+            f"write {name}: {wanted} | None = None"
+        ) from error
+
+
 def _default_of(class_path: str, name: str) -> Any:
     """Returns the default of an argument of a class that the parser has imported; None if there is no default."""
-    module, _, kind = class_path.rpartition(".")
-    argument = signature(getattr(import_module(module), kind)).parameters.get(name)
+    argument = signature(_import(class_path)).parameters.get(name)
     return None if argument is None or argument.default is Parameter.empty else argument.default
+
+
+def _import(class_path: str) -> Any:
+    module, _, kind = class_path.rpartition(".")
+    return getattr(import_module(module), kind)
 
 
 def _shape(examples: Examples) -> dict[str, object]:

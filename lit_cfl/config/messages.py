@@ -4,6 +4,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -16,7 +17,7 @@ from torch.optim import lr_scheduler
 
 from lit_cfl.config import catalogue
 from lit_cfl.config.option_tree import KIND_OF_KEY, unknown_class
-from lit_cfl.errors import find_user_frame, spell_range, suggest, write_point, write_space
+from lit_cfl.errors import find_user_frame, join_ids, spell_range, suggest, write_point, write_space
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _PUBLIC = ("lit_cfl.algorithms", "lit_cfl.datamodules", "torch.nn", "lightning")  # modules of public base classes
@@ -27,7 +28,9 @@ def describe_wrong_value(path: str, shown: str, kinds: Sequence[Any]) -> str:
     if not in_words(path, kinds):  # the option takes only groups of options
         if space := write_space(shown):
             return f"{path}: {shown!r} is not an option{space}"
-        return f"{path}: {shown!r} cannot be used; give its options one by one ({path}.<option>), or null"
+        options = [f"{path}.{option.name}" for kind in kinds if is_dataclass(kind) for option in fields(kind)]
+        listed = join_ids(options[:4]) or f"{path}.<option>"
+        return f"{path}: {shown!r} cannot be used; give its options one by one ({listed}), or null"
     point = write_point(shown) if float in kinds else ""
     if any(get_origin(kind) in (list, tuple, Sequence) for kind in kinds) and re.fullmatch(r"[\w.]+", shown):
         return f"{path}: {shown!r} is not a list; write [{shown}]"

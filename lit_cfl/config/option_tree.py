@@ -66,7 +66,10 @@ _ELSEWHERE = {
     "output_dir": "run_dir",
     "out_dir": "run_dir",
     "save_dir": "run_dir",
+    "num_samples": "limits.trials",
+    "n_trials": "limits.trials",
 }  # names used by other programs
+_LOSS = ("loss", "loss_fn", "criterion")  # options of a task in other programs
 _SYMBOLS = {
     "alpha": "pretrain_scale",
     "k": "num_clusters",
@@ -280,8 +283,12 @@ def describe(tree: OptionTree, unknown: UnknownOption, command: str) -> str:
     if unknown.owner:
         near = suggest_option(unknown.part, unknown.owner, unknown.known)
         return f"{unknown.owner} has no option {unknown.part!r}{near}. Its options: {', '.join(unknown.known)}"
-    meant = tree.guess_option(unknown.option)
+    if unknown.option in ("mode", "direction") and "metric" in names:  # options of a study in other programs
+        return f"there is no option {unknown.option!r}; leave it out: the metric's score has its direction"
+    meant, net = tree.guess_option(unknown.option), tree.chosen.get("task.net", "")
     guess = f" (did you mean --{meant}?)" if meant else ""
+    if not meant and "." in net and not net.startswith(_OURS):
+        guess = f" (an option of {net} is written --task.net.{unknown.option})"
     return f"there is no option {unknown.option!r}{guess}. See {command} --help"
 
 
@@ -302,6 +309,8 @@ def suggest_option(name: str, owner: str, known: Iterable[str]) -> str:
     others = [one for one, found in algorithms.items() if found is not None and symbol in found.options]
     if parts != [""] and not others:
         return f" (did you mean --{'.'.join(parts)}?)"
+    if name in _LOSS and owner in catalogue.names("tasks"):
+        return " (for another loss, derive a class from it with an own method losses: docs/own_model.md)"
     if owner not in algorithms or not others:
         return suggest(name, known)
     return f" ({'' if symbol == name else f'{symbol} is '}an option of {', '.join(others)})"

@@ -145,9 +145,11 @@ def warn_of_large_inputs(examples: Examples, ids: Container[str] = ()) -> None:
     if examples.label_kind == "numbers" and examples.labels.numel():
         size = float(examples.labels.double().square().mean().sqrt())
         if size > _LARGE_INPUT:
+            low, high = map(float, examples.labels.aminmax())
             warnings.warn(
-                f"the labels are large numbers (root mean square {size:.3g}), from which training by squared errors "
-                "often diverges; standardise them: subtract their mean, divide by their standard deviation",
+                f"the labels are large numbers (root mean square {size:.3g}; from {low:.5g} to {high:.5g}), from which "
+                "training by squared errors often diverges; standardise them: subtract their mean, divide by their "
+                "standard deviation",
                 Notice,
                 stacklevel=3,
             )

@@ -203,6 +203,14 @@ EARLY = [
     ("run --config old.yaml", "there is no option 'clients_per_round' (did you mean --cohort_size?)"),
     ("data --config old.yaml", "there is no option 'clients_per_round' (did you mean --cohort_size?)"),
     ("run --config quickstart --algorithm FedGrup", "'FedGrup' is not known (did you mean FedGroup?)"),
+    (
+        "run --config quickstart --task.criterion huber",
+        "Classification has no option 'criterion' (for another loss, derive a class from it with an own method losses",
+    ),
+    (
+        "run --config quickstart --task.net own.Mine --hidden 64",
+        "there is no option 'hidden' (an option of own.Mine is written --task.net.hidden)",
+    ),
     ("run --config quickstart --local.lr 0.1", "local has no option 'lr' (did you mean --task.optimizer.lr?)"),
     ("run --config quickstart --algorithm SCAFFOLD", "'SCAFFOLD' is not known. Known: AdaCFL"),
     ("run --config quickstart --data CSVData", "'CSVData' is not known (did you mean ArrayData?)"),
@@ -259,6 +267,11 @@ EARLY = [
     ),
     ("tune --config tune/quickstart --local.epochs 2", "the study's base, or search it in the study's space"),
     ("tune --config tune/quickstart --limits.trial 3", "limits has no option 'trial' (did you mean trials?)"),
+    ("tune --config tune/quickstart --mode min", "there is no option 'mode'; leave it out: the metric's score has"),
+    (
+        "tune --config tune/quickstart --num_samples 4",
+        "there is no option 'num_samples' (did you mean --limits.trials?)",
+    ),
     ("tune --config study.yaml", "base: there is no option 'lr' (did you mean --task.optimizer.lr?)"),
 ]
 

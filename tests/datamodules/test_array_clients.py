@@ -405,7 +405,7 @@ def test_an_input_that_numbers_the_lines_is_noted(tmp_path: Path):
 
 
 def test_an_input_that_numbers_the_clients_is_noted(tmp_path: Path):
-    rows = [f"{41.5 + line % 3},{line % 2},{line % 7},{line % 2},{'abc'[line % 3]}" for line in range(30)]
+    rows = [f"{41.5 + line % 3},{line % 2},{line % 7},{line // 2 % 2},{'abc'[line % 3]}" for line in range(30)]
     table = ArrayData(source=written(tmp_path, "ward,sex,age,y,client\n" + "\n".join(rows)))
     with pytest.warns(Notice, match="the inputs include 'ward', one number for each client, by which") as notices:
         table.federated(0)
@@ -506,9 +506,50 @@ def test_repeated_lines_of_rounded_measurements_are_noted_unless_they_may_be_cha
         ArrayData(source=tmp_path / "few.csv").federated(0)
 
 
+def test_the_label_or_the_true_cluster_among_the_inputs_is_noted(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    client, price, kind = np.arange(60) % 6, rng.normal(size=60).round(3), rng.integers(0, 3, 60)
+    frame = pd.DataFrame(
+        {"x": rng.normal(size=60), "client": client, "crop": np.array(["rye", "oat", "pea"])[client % 3]}
+    )
+    honest = frame.assign(y=price, near=price + rng.normal(0, 0.1, 60), of_client=client * 0.7)
+    leaking = {
+        "'euro', from which the label follows": frame.assign(y=price, euro=(89 * price + 190).round(1)),
+        "'code', from which the label follows": frame.assign(y=np.array(["a", "b", "c"])[kind], code=kind * 5),
+        "'is_rye', 'number', the same in all lines of a true": frame.assign(
+            y=price, is_rye=(client % 3 == 0) * 1, number=client % 3
+        ),
+    }
+    for what, table in leaking.items():
+        table.to_csv(tmp_path / "leak.csv", index=False)
+        with pytest.warns(Notice, match=f"the inputs include {what}"):
+            ArrayData(source=tmp_path / "leak.csv", columns={"cluster": "crop"}).federated(0)
+    honest.to_csv(tmp_path / "honest.csv", index=False)
+    with warnings.catch_warnings(record=True) as notes:
+        ArrayData(source=tmp_path / "honest.csv", columns={"cluster": "crop"}).federated(0)
+    assert [str(note.message).partition(", ")[0].rpartition(" ")[2] for note in notes] == ["'of_client'"]
+
+
+def test_a_pattern_of_tables_is_answered_with_how_to_join_them(tmp_path: Path):
+    written(tmp_path, "x,y\n1,0\n")
+    message = error_of(ArrayData(source=tmp_path / "*.csv"))
+    assert message.startswith(
+        f"{tmp_path} is a folder of .csv tables; make one table of them, with a column that names"
+    )
+
+
+def test_a_true_cluster_that_is_not_known_is_refused_with_the_reason(tmp_path: Path):
+    path = written(tmp_path, "x,y,client,crop\n1.5,0,a,rye\n2,1,b,\n3,0,a,rye\n2,1,b,\n")
+    message = error_of(ArrayData(source=path, columns={"cluster": "crop"}))
+    assert "column 'crop' is empty in line 3 (2 lines have empty cells); agreement with the true clusters is" in message
+    assert "write the table without this column" in message
+
+
 def test_labels_too_large_for_squared_errors_are_noted():
     points = np.arange(20) % 7 + 84.0
-    with pytest.warns(Notice, match=r"the labels are large numbers \(root mean square 86.9\), .* standardise them"):
+    with pytest.warns(
+        Notice, match=r"the labels are large numbers \(root mean square 86.9; from 84 to 90\), .* standardise them"
+    ):
         ArrayData(np.ones((20, 2)), points, client=np.arange(20) % 2).federated(0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

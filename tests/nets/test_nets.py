@@ -227,6 +227,23 @@ def test_vocabulary_that_is_set_is_kept():
     assert net.embedding.num_embeddings == 20
 
 
+class FlatNet(nn.Module):
+    """Expects a whole number as the shape of an input, which is a list: the mistake."""
+
+    def __init__(self, input_shape: int | None = None, num_labels: int | None = None) -> None: ...
+
+
+def test_net_whose_annotation_does_not_allow_the_size_from_the_data_is_named():
+    given = task("MLP")
+    given.init_args.net.class_path = f"{__name__}.FlatNet"
+    with pytest.raises(InputError) as error:
+        task_factory(given, lambda: tweets(False))()
+    assert str(error.value) == (
+        f"{__name__}.FlatNet: its argument input_shape: int | None = None gets [4] from the data, which does not have "
+        "this type; write input_shape: list[int] | None = None"
+    )
+
+
 def test_net_gets_input_shape_and_labels_as_before():
     net = task_factory(task("LeNet"), lambda: Examples(torch.zeros(3, 1, 28, 28), ids(0, 1, 3), 4))().net
     assert (net.conv1.in_channels, net.fc3.out_features) == (1, 4)

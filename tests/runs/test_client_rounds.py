@@ -94,8 +94,13 @@ def test_counts_of_classes_add_up_to_the_accuracy_and_to_the_labels_of_each_clie
 def test_counts_of_classes_need_the_file_and_the_accuracy():
     with pytest.raises(InputError, match=r"class_counts is true, but evaluation\.per_client is false"):
         EvaluationPlan(class_counts=True)
-    with pytest.raises(InputError, match="the task has no classes or no score accuracy"):
-        EvaluationPlan(per_client=True, class_counts=True).require_accuracy((Score("mae"),), 10)
+    plan = EvaluationPlan(per_client=True, class_counts=True)
+    with pytest.raises(
+        InputError, match=r"the data are not scored by accuracy; add it to task\.scores, or leave class"
+    ):
+        plan.require_accuracy((Score("mae"),), 10)
+    with pytest.raises(InputError, match="the data have no classes; leave class_counts out"):
+        plan.require_accuracy((Score("mae"),), 0)
 
 
 def test_the_heat_map_has_a_row_a_client_and_a_column_a_round(tmp_path: Path):

@@ -1,5 +1,6 @@
 """Tests the ready-made tasks other than Classification: hand-worked values, every engine, and wrong labels."""
 
+from dataclasses import replace
 from math import exp, isnan, log, sqrt
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from small_tasks import OWNERS, Bigram, X, language, numbers, regression, senten
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from lit_cfl.algorithms import FlexCFL
+from lit_cfl.algorithms import IFCA, PACFL, FeSEM, FlexCFL
+from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.cli.main import main
 from lit_cfl.data import FederatedData
 from lit_cfl.datamodules.arrays import ArrayData
@@ -319,12 +321,21 @@ def test_what_does_not_look_at_labels_still_works(y: Any):
     assert (data.examples.label_kind, data.examples.num_outputs) == (("none", 0) if y is None else ("numbers", 1))
 
 
-def test_migration_by_labels_is_refused():
-    data = numbers().federated(0)
-    with pytest.raises(
-        InputError, match="migrate compares the class counts of a client's data, but these data have no classes"
-    ):
-        FlexCFL(2, pretrain_scale=1).init(engine(regression).at(0, data), torch.Generator())
+@pytest.mark.parametrize(
+    ("algorithm", "reason"),
+    [
+        (FlexCFL(2, pretrain_scale=1), "migrate compares the class counts"),
+        (IFCA(2, migrate=True), "migrate compares the class counts"),
+        (FeSEM(2, migrate=True), "migrate compares the class counts"),
+        (PACFL(subspace="each_label"), "subspace each_label compares the examples of each class"),
+    ],
+)
+def test_an_algorithm_that_needs_classes_is_refused_before_it_starts(algorithm: Algorithm, reason: str):
+    work = engine(regression).at(0, numbers().federated(0))
+    with pytest.raises(InputError, match=f"{reason}.*, but these data have no classes"):
+        algorithm.check(work)
+    other = {"subspace": "all"} if isinstance(algorithm, PACFL) else {"shift_metric": "loss"}
+    replace(algorithm, **other).check(work)
 
 
 def test_numbers_that_are_not_finite_or_have_a_label_space_are_refused():
