@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from lit_cfl.errors import InputError, LineParser
@@ -144,7 +145,7 @@ def _fetch(jobs: Jobs, job: str, folder: Path) -> None:
 
 
 def _say_how(job: str, address: str, folder: str | None) -> None:
-    where = "" if folder is None else f" --run_dir {folder}"
+    where = "" if folder is None else f" --run_dir {quote(folder)}"
     print(f"{job} continues on the cluster.")
     print(f"follow it, and fetch its results: lit-cfl launch --follow {job} --address {address}{where}")
     print(f"stop it:                          ray job stop {job} --address {address}")

@@ -118,7 +118,7 @@ def parse_study(arguments: Sequence[str], content: Mapping[str, Any] | None = No
         arguments: Words of the command line.
         content: Content of a study's file, in place of `--config`.
     """
-    words = _with_recorded_study(arguments)
+    words = _with_recorded_study(arguments, content)
     _refuse_parts(words)
     files = config_files(words)
     contents = (
@@ -159,13 +159,13 @@ def _refuse_experiments(contents: Mapping[str, Mapping[str, Any]]) -> None:
             )
 
 
-def _with_recorded_study(arguments: Sequence[str]) -> list[str]:
+def _with_recorded_study(arguments: Sequence[str], content: Mapping[str, Any] | None) -> list[str]:
     words, path = list(arguments), find_resumed_directory(arguments)
     if path is None:
         return words
     names = [word.partition("=")[0] for word in words if word.startswith("--")]
     free = ("--resume", "--ray.address", *(f"--limits.{limit.name}" for limit in fields(Limits)))
-    others = [name for name in names if name not in free]
+    others = [*(["the study"] if content is not None else []), *(name for name in names if name not in free)]
     if others:
         raise InputError(
             f"--resume continues the study unchanged; leave out {others[0]} (only --ray.address and --limits.* may be "

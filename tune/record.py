@@ -122,7 +122,7 @@ def read_limit(path: Path) -> float | None:
         path: Folder that contains `too_long.txt`.
     """
     file = path / TOO_LONG
-    limit, *where = file.read_text("utf-8").splitlines() if file.exists() else [""]
+    limit, *where = (file.read_text("utf-8").splitlines() if file.exists() else []) or [""]  # empty: the disk was full
     return float(limit.split()[0]) if where else None
 
 

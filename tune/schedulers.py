@@ -65,9 +65,10 @@ def _one(study: Study, rounds: int, first_clustering_round: int) -> TrialSchedul
     kind, given = _class(study)
     # right after the clustering, clusters may still share a model (FL+HC, CFL)
     least = min(rounds, first_clustering_round + 2) if first_clustering_round else 1
-    if given.get("grace_period", least) < least:
+    grace = given.get("grace_period", least)
+    if isinstance(grace, (int, float)) and grace < least:
         raise InputError(
-            f"scheduler: grace_period is {given['grace_period']}, but an algorithm of this study clusters only in "
+            f"scheduler: grace_period is {grace}, but an algorithm of this study clusters only in "
             f"round {first_clustering_round + 1}; give {least} or more, or trials would be stopped before their "
             "clusters train"
         )

@@ -65,6 +65,8 @@ class Searcher:
     ) -> None:
         self._kind, self._given, self._space, self._objective = kind, given, space, objective
         self._seed = given.get("seed", seed)
+        if type(self._seed) is not int:
+            raise InputError(f"searcher: seed is {self._seed!r}; give a whole number")
         self.learns = kind is not RandomSampler  # True if a choice depends on earlier results
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._study = optuna.create_study(directions=objective.directions, sampler=self._sampler(0))

@@ -34,7 +34,7 @@ def parse_space(content: Mapping[str, Any]) -> Space:
     rest = dict(content)
     several = rest.pop("algorithm", None)
     algorithms, parameters = ({}, []) if several is None else _parse_algorithms(several)
-    parameters = [_parameter(name, name, what) for name, what in rest.items()] + parameters
+    parameters = [_parameter(str(name), str(name), what) for name, what in rest.items()] + parameters
     misplaced = [p.option for p in parameters if p.option.startswith("algorithm.") and not p.algorithm]
     if algorithms and misplaced:
         raise InputError(
@@ -55,7 +55,7 @@ def _require_of_a_trial(option: str) -> None:
 
 
 def _parse_algorithms(content: Any) -> tuple[dict[str, Mapping[str, Any]], list[Parameter]]:
-    choices = content.get("choice") if isinstance(content, Mapping) else None
+    choices = content["choice"] if isinstance(content, Mapping) and set(content) == {"choice"} else None
     if not isinstance(choices, Sequence) or isinstance(choices, str) or not choices:
         raise InputError(f"space: algorithm is {content!r}; write algorithm: {{choice: [FedAvg, {{class_path: ...}}]}}")
     algorithms: dict[str, Mapping[str, Any]] = {}
@@ -66,6 +66,9 @@ def _parse_algorithms(content: Any) -> tuple[dict[str, Mapping[str, Any]], list[
         if not isinstance(one, Mapping) or "class_path" not in one or set(one) - known:
             raise InputError(f"space: {choice!r} is not an algorithm; give class_path, and optionally init_args, space")
         name = str(one["class_path"])
+        for part in ("init_args", "space"):
+            if not isinstance(one.get(part) or {}, Mapping):
+                raise InputError(f"space: {part} of {name} is {one[part]!r}; write options below it, one per line")
         if name in algorithms:
             raise InputError(f"space: {name} is listed twice in the choice of algorithms; list it once")
         algorithms[name] = dict(one.get("init_args") or {})
@@ -112,7 +115,7 @@ def _distribution(kind: str, values: Any, step: Any) -> Distribution:
         return _one_of(values)
     if kind in ("randint", "lograndint"):
         return _whole_numbers(values[0], values[1], log=kind == "lograndint")
-    return _numbers(values[0], values[1], 0.0 if step is None else step, log=kind == "loguniform")
+    return _numbers(values[0], values[1], step, log=kind == "loguniform")
 
 
 def _one_of(values: Sequence[Any]) -> CategoricalDistribution:
@@ -135,20 +138,21 @@ def _whole_numbers(low: Any, high: Any, log: bool) -> IntDistribution:
 
 
 def _numbers(low: Any, high: Any, step: Any, log: bool) -> FloatDistribution:
-    """Makes the distribution of numbers in a range, rounded to multiples of `step`; 0 = no rounding."""
-    numbers = [value for value in (low, high, step) if _is_number(value)]
-    if len(numbers) < 3 or not low < high:
+    """Makes the distribution of numbers in a range, rounded to multiples of `step`; None = no rounding."""
+    if not (_is_number(low) and _is_number(high) and low < high):
         raise InputError(f"[{low}, {high}] is not a range; give two numbers, the lower one first")
     if log and not low > 0:
         raise InputError(f"loguniform starts at {low}; give a number above 0")
-    if step < 0 or step > high - low:
+    if step is None:
+        return FloatDistribution(low, high, log=log)
+    if not (_is_number(step) and 0 < step <= high - low):
         raise InputError(f"step is {step}; give a number above 0, up to {high - low}")
-    if step and not all(_is_multiple(end, step) for end in (low, high)):
+    if not all(_is_multiple(end, step) for end in (low, high)):
         raise InputError(
             f"step is {step}, but {low} or {high} is not a multiple of it, so a value could be rounded out of the "
             "range; give a range whose ends are multiples of step"
         )
-    return FloatDistribution(low, high, log=log, step=step or None)
+    return FloatDistribution(low, high, step=step)
 
 
 def _is_number(value: object) -> bool:

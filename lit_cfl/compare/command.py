@@ -36,7 +36,7 @@ def compare(arguments: Sequence[str]) -> int:
     screen = Screen(given.quiet)
     comparison, path = requested_comparison(given, screen)
     if given.dry_run:
-        _show_plan(screen.aside, comparison, given.num_cpus)
+        _show_plan(screen.aside, comparison, path, given.num_cpus)
         return 0
     try:
         results, trouble = run_comparison(comparison, path, given, screen)
@@ -163,10 +163,12 @@ def _show(screen: Screen, results: Results, path: Path) -> None:
     screen.say(page_line(path))
 
 
-def _show_plan(console: Console, comparison: Comparison, num_cpus: int | None) -> None:
+def _show_plan(console: Console, comparison: Comparison, path: Path, num_cpus: int | None) -> None:
     """Prints the runs that would start."""
-    runs = len(comparison.names) * len(comparison.seeds)
-    at_once = processes(plan_of(comparison.first), num_cpus, runs)
+    jobs = comparison.jobs(path)
+    left = sum(not job.is_whole for job in jobs)
+    runs = str(left) if left == len(jobs) else f"{left} of {len(jobs)} (the others have finished)"
+    at_once = processes(plan_of(comparison.first), num_cpus, left)
     lines = {
         "algorithms": ", ".join(comparison.names),
         "seeds": ", ".join(map(str, comparison.seeds)),

@@ -47,7 +47,8 @@ class Comparison:
 
     Args:
         name: Name of the experiment.
-        experiments: Experiment of each algorithm by name, under one plan; the others are compared with the first.
+        experiments: Experiment of each algorithm by name, under one plan unless an algorithm has training of its own;
+            the others are compared with the first.
         seeds: Seeds of each algorithm's runs.
         target: Value of the first test score to reach, at costs that are compared; None = a value that all runs reach.
     """
@@ -257,17 +258,19 @@ def _require_first_gpu(name: str, experiment: Experiment) -> None:
 
 
 def _check_and_plan(comparison: Comparison) -> Comparison:
-    """Prepares all runs and fills in their plan. Raises InputError if one of them could not start."""
-    plan = None
+    """Prepares all runs and fills in their plans. Raises InputError if one of them could not start."""
+    plans: dict[str, dict[str, Any]] = {}
     for seed in comparison.seeds:
-        prepared, chosen = comparison.first.for_seed(seed).try_out(seed)
-        plan = plan or asdict(chosen)
+        prepared, common = comparison.first.for_seed(seed).try_out(seed)
         require_target(comparison.target, prepared.engine.scores[0])
         for name, experiment in comparison.experiments.items():
+            chosen = common
             with prefix_errors(f"{name}, seed {seed}"):
                 # tiny data depend on the algorithm's number of clusters
                 if experiment.to_dict().get("tiny") or training_differences(comparison.first, experiment):
-                    experiment.try_out(seed)[0].engine.close()
+                    own, chosen = experiment.try_out(seed)
+                    own.engine.close()
+                plans.setdefault(name, asdict(chosen))
                 experiment.algorithm.check(prepared.engine.at(0, prepared.data))
             if experiment is not comparison.first:  # its options were checked when it was prepared
                 shifts, cohorts = experiment.data.shift, prepared.cohorts
@@ -275,7 +278,8 @@ def _check_and_plan(comparison: Comparison) -> Comparison:
         prepared.engine.close()
         del prepared
         release_gpu_memory()  # the runs train in other processes
-    return replace(comparison, experiments={k: e.with_options(plan=plan) for k, e in comparison.experiments.items()})
+    planned = {name: one.with_options(plan=plans[name]) for name, one in comparison.experiments.items()}
+    return replace(comparison, experiments=planned)
 
 
 def require_target(target: float | None, score: Score) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from os.path import commonpath
 from pathlib import Path
 from types import MappingProxyType
 
@@ -27,7 +28,8 @@ def run_many(
     or a GPU.
 
     Args:
-        experiments: Experiments by the folder of their runs, whose last part is the displayed name.
+        experiments: Experiments by the folder of their runs, which are displayed by their paths below the folder that
+            holds all of them.
         num_cpus: Cores to use; None = all.
         ended: Called in this process with the directory of each run that has ended without an error. Its return value
             is shown.
@@ -43,13 +45,14 @@ def run_many(
     for folder, experiment in planned.items():
         require_comparable_runs({folder / f"seed-{seed}": experiment.for_seed(seed) for seed in experiment.seeds})
         write_experiment(folder, experiment)
+    if not planned:
+        return {}
+    root = Path(commonpath(folder.parent for folder in planned))
     jobs = [
-        Job(folder.parent, folder.name, seed, experiment.rounds)
+        Job(root, folder.relative_to(root).as_posix(), seed, experiment.rounds)
         for folder, experiment in planned.items()
         for seed in experiment.seeds
     ]
-    if not jobs:
-        return {}
     plan = plan_of(next(iter(planned.values())))
     with interruptible() as check, Screen().display(len(jobs)) as display:
         failed = run_jobs(jobs, plan, num_cpus, display, check, lambda job: ended(job.folder))

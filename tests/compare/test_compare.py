@@ -277,6 +277,8 @@ def test_a_comparison_is_neither_started_twice_nor_resumed_when_damaged(capsys: 
     assert (
         "already holds a comparison; choose another --compare_dir, or resume with --resume" in capsys.readouterr().err
     )
+    assert main(["compare", "--resume", "c", "--dry-run"]) == 0
+    assert "runs               0 of 1 (the others have finished), 1 at a time" in capsys.readouterr().out
     Path("c/FedAvg/config.yaml").unlink()
     assert main(["compare", "--resume", "c"]) == 2
     assert "config.yaml is missing" in capsys.readouterr().err

@@ -169,6 +169,19 @@ def test_a_misplaced_option_in_the_file_of_an_entry_is_named_with_the_file():
         read_entries(["mine.yaml"], None)
 
 
+def test_an_algorithm_with_another_optimizer_has_a_plan_that_can_train_it():
+    words = ["--algorithms", "FedAvg", "Local", "slow=FedAvg", "--slow.task.optimizer", "torch.optim.Adagrad"]
+    comparison, _ = plan_comparison(read_arguments([*SMALL[1:], *words]))
+    engines = {name: one.plan.engine for name, one in comparison.experiments.items()}
+    assert engines == {"FedAvg": "chain", "Local": "chain", "slow": "trainer"}
+    other_first = ["--algorithms", "slow=FedAvg", "Local", *words[-2:]]
+    comparison, _ = plan_comparison(read_arguments([*SMALL[1:], *other_first]))
+    assert {name: one.plan.engine for name, one in comparison.experiments.items()} == {
+        "slow": "trainer",
+        "Local": "chain",
+    }
+
+
 def test_another_class_is_noted_by_its_name_alone():
     schedule = ["--IFCA.local.lr_schedule", "CosineAnnealingLR", "--IFCA.local.lr_schedule.T_max", "3"]
     words = ["--algorithms", "FedAvg", "IFCA", "--IFCA.task.optimizer", "torch.optim.Adam", *schedule]

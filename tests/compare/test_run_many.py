@@ -53,6 +53,17 @@ def test_runs_side_by_side_have_the_same_bits(tmp_path: Path, cluster: None):
         assert list(map(without_clocks, one)) == list(map(without_clocks, other))
 
 
+@pytest.mark.ray
+def test_folders_of_one_name_are_told_apart_side_by_side(
+    tmp_path: Path, cluster: None, capsys: pytest.CaptureFixture[str]
+):
+    experiment = load_experiment("quickstart", [*SMALL, "--rounds", "1"])
+    assert run_many({tmp_path / "a" / "same": experiment, tmp_path / "b" / "same": experiment}, num_cpus=2) == {}
+    shown = capsys.readouterr().out
+    assert "a/same seed 0" in shown
+    assert "b/same seed 0" in shown
+
+
 def test_nothing_to_run_is_nothing(tmp_path: Path):
     assert run_many({}) == {}
 

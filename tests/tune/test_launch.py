@@ -382,9 +382,9 @@ def test_a_job_is_sent_followed_and_fetched(jobs, project: Path, results_folder:
 
 def test_ctrl_c_leaves_the_job_running_and_names_the_command_to_follow_it(jobs, project: Path, capsys):
     jobs.status = "INTERRUPTED"
-    assert command.launch(LAUNCH) == 130
+    assert command.launch([*LAUNCH, "--run_dir", "my runs"]) == 130
     said, job = capsys.readouterr().out, jobs.calls[0][1]
-    assert f"lit-cfl launch --follow {job} --address http://head:8265" in said
+    assert f"lit-cfl launch --follow {job} --address http://head:8265 --run_dir 'my runs'\n" in said
     assert f"ray job stop {job} --address http://head:8265" in said
 
 

@@ -72,3 +72,9 @@ def test_study_is_judged_by_a_score_after_fine_tuning():
 def test_what_the_command_refuses_is_refused(study, words: list[str], expected: str):
     with pytest.raises(InputError, match=expected):
         lit_cfl.tune(study, words)
+
+
+def test_a_study_is_not_resumed_with_another_content():
+    Path("study").mkdir()
+    with pytest.raises(InputError, match="--resume continues the study unchanged; leave out the study "):
+        lit_cfl.tune(STUDY, resume="study")

@@ -20,7 +20,7 @@ from lit_cfl.tune.callbacks import StudyCallback
 from lit_cfl.tune.cluster import connect_to_ray
 from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.progress_lines import ProgressLines
-from lit_cfl.tune.record import NUMBER, ROUNDS
+from lit_cfl.tune.record import NUMBER, ROUNDS, read_limit
 from lit_cfl.tune.search import describe_progress, describe_repeats
 from lit_cfl.tune.study import Resources
 from lit_cfl.tune.trial import limit_time
@@ -42,6 +42,14 @@ def in_a_process(path: Path, trial: Callable[[], object]) -> int | None:
 def hang() -> None:
     """Hangs in C code, which never releases Python's lock."""
     re.match("(a+)+$", "a" * 64 + "b")
+
+
+def test_a_trial_whose_time_could_not_be_noted_on_a_full_disk_continues(tmp_path: Path):
+    (tmp_path / "too_long.txt").write_text("")
+    assert read_limit(tmp_path) is None
+    with limit_time(tmp_path, 1.0):
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.long

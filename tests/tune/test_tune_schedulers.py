@@ -139,6 +139,8 @@ def test_trials_share_a_gpu_and_more_than_the_machine_has_is_refused(
         (ETA, {"scheduler": {"init_args": {"grace": 3}}}, r"no option 'grace' \(did you mean"),
         (ETA, {"scheduler": {"init_args": {"reduction_factor": 0.5}}}, "Reduction Factor"),
         (ETA, {"scheduler": {"init_args": {"grace_period": 3}}}, "grace_period is 3.*clusters only in round 4; give 5"),
+        (ETA, {"scheduler": {"init_args": {"grace_period": "5"}}}, "scheduler .*: '>=' not supported"),
+        (ETA, {"searcher": {"init_args": {"seed": "a"}}}, "searcher: seed is 'a'; give a whole number"),
         (ETA, {"searcher": "own.TPESampler"}, "'own.TPESampler' cannot be used"),
         (ETA, {"searcher": "TPESampl"}, r"searcher 'TPESampl' cannot be used \(did you mean TPESampler\?\)"),
         (ETA, {"searcher": "OptunaSearch"}, "'OptunaSearch' cannot be used.*TPESampler"),

@@ -62,6 +62,9 @@ def test_each_distribution_is_read():
         ({"a": {"uniform": [0]}}, "give a list of 2"),
         ({"a": {"loguniform": [0, 1]}}, "give a number above 0"),
         ({"a": {"uniform": [0, 1], "step": 2}}, "step is 2; give a number above 0"),
+        ({"a": {"uniform": [0, 1], "step": 0}}, "step is 0; give a number above 0"),
+        ({"a": {"uniform": [0, 1], "step": "x"}}, "step is x; give a number above 0"),
+        ({1: {"unifrom": [0, 1]}}, "space: 1: 'unifrom' is not known"),
         ({"a": {"quniform": [0, 1, 0.5]}}, r"'quniform' is not known \(did you mean uniform\?\)"),
         ({"a": {"randint": [0.5, 2]}}, "not a range of whole numbers"),
         ({"a": {"randint": [3, 3]}}, "not a range of whole numbers"),
@@ -104,6 +107,12 @@ def test_each_distribution_is_read():
         ),
         ({"algorithm": {"choice": [{"class_path": "IFCA", "spaces": {}}]}}, "is not an algorithm"),
         ({"algorithm": "IFCA"}, "write algorithm: {choice"),
+        ({"algorithm": {"choice": ["IFCA"], "when": {"a": 1}}}, "write algorithm: {choice"),
+        (
+            {"algorithm": {"choice": [{"class_path": "IFCA", "space": ["k"]}]}},
+            r"space of IFCA is \['k'\]; write options",
+        ),
+        ({"algorithm": {"choice": [{"class_path": "IFCA", "init_args": "k"}]}}, "init_args of IFCA is 'k'; write opt"),
         (
             {"algorithm": {"choice": ["IFCA"]}, "algorithm.num_clusters": {"randint": [2, 4]}},
             "algorithm.num_clusters is given for all algorithms",
