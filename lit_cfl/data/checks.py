@@ -92,9 +92,13 @@ def _require_labels(examples: Examples, who: str) -> None:
         raise InputError(f"{who}: labels have dtype {labels.dtype}; give classes as int64")
     wrong = ((labels < 0) | (labels >= max(1, size))).nonzero().flatten()
     if len(wrong):
+        remedy = f"classes are 0 to {size - 1}; relabel them"
+        if not size:
+            remedy = (
+                "give the number of classes, floats if they are numbers to predict, or zeros if there are no labels"
+            )
         raise InputError(
-            f"{who}: example {int(wrong[0])} has label {int(labels[wrong[0]])}, but num_labels is {size}: classes are "
-            f"0 to {size - 1}; relabel them"
+            f"{who}: example {int(wrong[0])} has label {int(labels[wrong[0]])}, but num_labels is {size}: {remedy}"
         )
     if size and bool((labels == labels[0]).all()):
         warnings.warn(

@@ -161,7 +161,7 @@ def test_shared_test_lists_are_looked_at_once_and_name_their_clients():
         ({"labels": torch.zeros(60, dtype=torch.int32)}, "labels have dtype torch.int32"),
         ({"labels": torch.arange(60)}, "example 3 has label 3, but num_labels is 3"),
         ({"labels": torch.arange(60) % 3 - 1}, "example 0 has label -1, but num_labels is 3: classes are 0 to 2"),
-        ({"labels": torch.arange(60), "num_labels": 0}, "example 1 has label 1, but num_labels is 0"),
+        ({"labels": torch.arange(60), "num_labels": 0}, "example 1 has label 1, but num_labels is 0: give the number"),
         ({"labels": torch.full((60,), torch.nan), "num_labels": 0}, "example 0 has no finite label"),
         (
             {"inputs": torch.full((60, 2), 9), "vocabulary": 9},
