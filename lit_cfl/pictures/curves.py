@@ -121,7 +121,7 @@ def _lines(
         title,
         [[Panel("", "round", axis, [_curve(name, one, limits, digits) for name, one in groups.items()])]],
         " Lines are means over the seeds, bands one standard deviation." if banded else "",
-        f"Line chart. {title}, from round {rounds[0]} to {rounds[-1]}: {listed}." if rounds else "No round was scored.",
+        f"Line chart. {title}, from round {rounds[0]} to {rounds[-1]}: {listed}.",
         styles,
         total=len(rounds),
     )
@@ -201,8 +201,10 @@ def over_cost(cost: CostAxis, groups: Mapping[str, tuple[Means, Means]], score: 
     )
 
 
-def learning_curve(runs: Mapping[str, Sequence[Mapping[str, Any]]], score: Score) -> Figure:
+def learning_curve(runs: Mapping[str, Sequence[Mapping[str, Any]]], score: Score) -> Figure | None:
     """Draws the main score of a run and of its baseline over the rounds: test, worst tenth, validation.
+
+    None if no round has the score, as without test and validation data.
 
     Args:
         runs: Rows of `metrics.csv` by the name of the algorithm: the run's, then its baseline's if there is one.
@@ -214,6 +216,8 @@ def learning_curve(runs: Mapping[str, Sequence[Mapping[str, Any]]], score: Score
             one = Means.of([rows], f"{column}_{score.name}")
             if one.rounds:
                 groups[f"{run}, {split}"], styles[f"{run}, {split}"] = one, Style(colour, line)
+    if not groups:
+        return None
     figure = _lines(" and ".join(runs), _with_direction(score), groups, (-inf, inf), styles)
     limits = (0.0, 1.0) if score == ACCURACY else None
     return replace(figure, rows=[[replace(figure.first_panel, limits=limits)]])

@@ -90,7 +90,7 @@ def draw_both(path: Path, baseline_path: Path, summary: Row, baseline: Row, form
         formats: File formats; empty = draw nothing.
 
     Returns:
-        The drawn files, relative to the run's directory.
+        The drawn files, relative to the run's directory; none if no round has the score.
     """
     if not formats:
         return []
@@ -98,5 +98,6 @@ def draw_both(path: Path, baseline_path: Path, summary: Row, baseline: Row, form
         summary["algorithm"]: read_table(path / "metrics.csv"),
         f"{baseline['algorithm']} (baseline)": read_table(baseline_path / "metrics.csv"),
     }
-    drawn = write_figure(learning_curve(runs, read_scores(summary)[0]), path / PICTURES / "curve", formats)
+    figure = learning_curve(runs, read_scores(summary)[0])
+    drawn = [] if figure is None else write_figure(figure, path / PICTURES / "curve", formats)
     return [str(file.relative_to(path)) for file in drawn]

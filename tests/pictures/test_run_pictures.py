@@ -173,6 +173,10 @@ def test_learning_curve_says_where_lower_is_better():
     assert figure.first_panel.limits is None
 
 
+def test_a_run_without_scores_has_no_learning_curve():
+    assert learning_curve({"IFCA": metrics(None, None)}, ACCURACY) is None
+
+
 def test_rounds_have_whole_numbers_and_so_have_counts():
     axes = draw(learning_curve({"IFCA": metrics(0.5, 0.75)}, ACCURACY)).axes[0]
     assert [tick for tick in axes.get_xticks() if tick % 1] == []
