@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 
 from lit_cfl import load_run
 from lit_cfl.cli.main import main as lit_cfl
-from lit_cfl.pictures.colours import colours_of, hex_of, match_colours
+from lit_cfl.pictures.colours import hex_of, match_colours
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 RUNS = {  # pictures of each configuration's run
@@ -71,7 +71,7 @@ def draw_digits(figure: Any, run: Path) -> None:
             axes.imshow(data.examples.batch(index[None])[0][0, 0], cmap="gray_r")
             axes.set(xticks=[], yticks=[])
             for spine in axes.spines.values():
-                spine.set(color=colours_of(np.array(cluster)), linewidth=2.5)
+                spine.set(color=hex_of(cluster), linewidth=2.5)
 
 
 def draw_map(figure: Any, file: Path) -> None:

@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -272,16 +271,6 @@ class _Lists:
     index: ClientIndex
     which: Tensor
 
-    @property
-    def entries(self) -> Tensor:
-        """The concatenated lists, int64 `[n]`."""
-        return self.index.entries
-
-    @cached_property
-    def owners(self) -> Tensor:
-        """The number of the list that contains each entry, int64 `[n]`."""
-        return self.index.owners
-
     def clients_of(self, lists: Tensor) -> list[int]:
         """Finds the ids of the clients that have any of these lists, ascending."""
         return torch.isin(self.which, lists).nonzero().flatten().tolist()
@@ -330,15 +319,15 @@ def _check_lists(index: ClientIndex, examples: Examples, what: str, ids: Tensor 
             f"{what} has lists that reach beyond its {len(index.values)} values; build it with ClientIndex.from_lists"
         )
     most, lists = len(examples) * len(examples.views), _Lists(*index.distinct())
-    wrong = (lists.entries < 0) | (lists.entries >= most)
+    entries = lists.index.entries
+    wrong = (entries < 0) | (entries >= most)
     if wrong.any():
         place = int(wrong.int().argmax())
         views = "" if len(examples.views) == 1 else f" ({len(examples)} examples under {len(examples.views)} views)"
-        client = lists.clients_of(lists.owners[place])[0]
+        client = lists.clients_of(lists.index.owners[place])[0]
         client = client if ids is None else int(ids[client])
         raise InputError(
-            f"{what}: client {client} has the example {int(lists.entries[place])}, but examples are 0 to "
-            f"{most - 1}{views}"
+            f"{what}: client {client} has the example {int(entries[place])}, but examples are 0 to {most - 1}{views}"
         )
     return lists
 
@@ -349,9 +338,10 @@ def _warn_of_repeats(lists: _Lists, most: int, what: str) -> None:
     Args:
         most: Upper bound of the indices.
     """
-    if not len(lists.entries) or int(torch.bincount(lists.entries).max()) == 1:
+    entries = lists.index.entries
+    if not len(entries) or int(torch.bincount(entries).max()) == 1:
         return  # no example occurs twice, so there is no need to sort
-    keys = np.sort((lists.owners * most + lists.entries).numpy())
+    keys = np.sort((lists.index.owners * most + entries).numpy())
     twice = torch.from_numpy(keys[1:][keys[1:] == keys[:-1]])
     if not len(twice):
         return
@@ -367,14 +357,14 @@ def _warn_of_repeats(lists: _Lists, most: int, what: str) -> None:
 
 def _warn_of_overlap(train: ClientIndex, test: _Lists, num_examples: int, who: str) -> None:
     """Warns of clients that are tested on an example on which they train, under any view."""
-    trained, tested = train.entries % num_examples, test.entries % num_examples
+    trained, tested = train.entries % num_examples, test.index.entries % num_examples
     seen = torch.zeros(num_examples, dtype=torch.bool)
     seen[tested] = True
     asked = seen[trained].nonzero().flatten()
     if not len(asked):
         return
     owners = train.owners[asked]
-    both = torch.isin(test.which[owners] * num_examples + trained[asked], test.owners * num_examples + tested)
+    both = torch.isin(test.which[owners] * num_examples + trained[asked], test.index.owners * num_examples + tested)
     if not both.any():
         return
     clients = owners[both].unique().tolist()

@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import count
 
 import numpy as np
-from matplotlib.colors import to_rgb
 from scipy.optimize import linear_sum_assignment
 
 from lit_cfl.pictures.panels import Style
@@ -25,12 +24,6 @@ _MARKERS = ("o", "^", "s", "D", "v", "P", "X")
 def hex_of(cluster: int) -> str:
     """Returns the colour of a cluster number as #rrggbb: grey for -1, else one of twenty in turn."""
     return _NONE if cluster < 0 else CLUSTER_COLOURS[cluster % MAX_COLOURS]
-
-
-def colours_of(clusters: np.ndarray) -> np.ndarray:
-    """Returns the colours of clusters as RGB in [0, 1], `[..., 3]`."""
-    palette = np.array([to_rgb(colour) for colour in (*CLUSTER_COLOURS, _NONE)])
-    return palette[np.where(clusters < 0, MAX_COLOURS, clusters % MAX_COLOURS)]
 
 
 def match_colours(found: np.ndarray, true: np.ndarray) -> dict[int, int]:

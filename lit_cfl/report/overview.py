@@ -166,9 +166,9 @@ def read_comparison(path: Path, score: Score) -> tuple[list[Table], list[str]]:
     """Reads `results.csv` and `runs.csv` of a comparison. Returns its table, and its problems in words."""
     problems: list[str] = []
     file = path / "results.csv"
-    table = attempt(problems, file, lambda: _table_of_differences(path, score)) if file.exists() else None
+    table = attempt(problems, file, lambda: _table_of_differences(path, score))
     runs = path / "runs.csv"
-    rows = (attempt(problems, runs, lambda: read_table(runs, text=("algorithm",))) if runs.exists() else None) or []
+    rows = attempt(problems, runs, lambda: read_table(runs, text=("algorithm",))) or []
     failed = [row for row in rows if row.get("status") == "failed"]
     problems += [f"{row['algorithm']}, seed {row['seed']}, failed: {row.get('error')}." for row in failed]
     return ([table] if table is not None else []), problems

@@ -108,15 +108,13 @@ class RunFiles:
         if file.exists():
             return attempt(self.problems, file, lambda: read_npz(file, required=("rounds", "cluster", "true_cluster")))
         saved = self.path / "checkpoint.pt"
-        if self.over or not saved.exists():
-            return None
-        return attempt(self.problems, saved, lambda: _read_memberships(self.path))
+        return None if self.over else attempt(self.problems, saved, lambda: _read_memberships(self.path))
 
     @cached_property
     def partition(self) -> Mapping[str, Any]:
         """Digests of the run's data; empty if its partition file cannot be read. See `read_about`."""
         file = self.path / "partition.npz"
-        return (attempt(self.problems, file, lambda: read_about(file)) if file.exists() else None) or {}
+        return attempt(self.problems, file, lambda: read_about(file)) or {}
 
     @cached_property
     def match(self) -> dict[int, int]:
@@ -139,7 +137,9 @@ class RunFiles:
 
 
 def attempt(problems: list[str], file: Path, read: Callable[[], _T]) -> _T | None:
-    """Reads a file. If that fails, records the problem and returns None."""
+    """Reads a file; None if it does not exist. If reading fails, records the problem and returns None."""
+    if not file.exists():
+        return None
     try:
         return read()
     except Exception as error:  # damaged files raise nearly anything
@@ -187,8 +187,6 @@ def _read_config(file: Path) -> dict[str, Any]:
 
 
 def _json(problems: list[str], file: Path) -> dict[str, Any] | None:
-    if not file.is_file():
-        return None
     return attempt(problems, file, lambda: dict(json.loads(file.read_text("utf-8"))))
 
 

@@ -84,22 +84,20 @@ def kind_of(path: Path) -> Kind:
         InputError: there is no such directory, or it contains no run, comparison or study.
     """
     require_directory(path)
-    if (path / RECORD).is_file():
-        return "comparison"
-    if (path / _STUDY).is_file():
-        return "study"
-    if is_run(path) or any(map(is_run, path.glob("seed-*"))):
-        return "run"
-    inside = sorted(part for part in path.iterdir() if part.is_dir() and _holds_any(part)) if path.is_dir() else []
+    kind = _find_kind(path)
+    if kind is not None:
+        return kind
+    inside = sorted(part for part in path.iterdir() if part.is_dir() and _find_kind(part))
     hint = f", but its folders do: give one of them, such as {inside[-1]}" if inside else ""
     raise InputError(f"{path} holds no run, comparison or study{hint}")
 
 
-def _holds_any(path: Path) -> bool:
-    """Returns whether a directory contains a run, a comparison or a study."""
-    return (
-        is_run(path) or any(map(is_run, path.glob("seed-*"))) or any((path / one).is_file() for one in (RECORD, _STUDY))
-    )
+def _find_kind(path: Path) -> Kind | None:
+    if (path / RECORD).is_file():
+        return "comparison"
+    if (path / _STUDY).is_file():
+        return "study"
+    return "run" if is_run(path) or any(map(is_run, path.glob("seed-*"))) else None
 
 
 def read_source(path: Path) -> ReportSource:
@@ -124,17 +122,13 @@ def _run(path: Path) -> ReportSource:
 def _run_and_baseline(path: Path, parts: Sequence[Path]) -> list[Group]:
     mine = [read_run(part) for part in parts]
     others = [read_run(part / "baseline") for part in parts if is_run(part / "baseline")]
-    groups = [Group(_common_name(mine), mine, path)]
-    return groups + ([Group(f"{_common_name(others)} (baseline)", others, path)] if others else [])
+    groups = [Group(mine[0].algorithm, mine, path)]
+    return groups + ([Group(f"{others[0].algorithm} (baseline)", others, path)] if others else [])
 
 
 def _seed_of(path: Path) -> tuple[int, str]:
     number = path.name.removeprefix("seed-")
     return (int(number) if number.isdigit() else 2**62), path.name
-
-
-def _common_name(runs: Sequence[RunFiles]) -> str:
-    return runs[0].algorithm
 
 
 def _comparison(path: Path) -> ReportSource:

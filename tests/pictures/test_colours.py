@@ -1,9 +1,12 @@
 """Tests that colours of clusters can be distinguished, also with colour-vision deficiencies."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 
-from lit_cfl.pictures.colours import MAX_COLOURS, colours_of
+from lit_cfl.pictures.colours import MAX_COLOURS, hex_of
 
 LEAST = 10.0  # minimum distance in CIEDE2000; a distance of about 2 is just visible side by side
 # Machado, Oliveira and Fernandes 2009, severity 1: matrices for linear RGB as seen without one kind of cones.
@@ -16,6 +19,11 @@ SIGHTS = {
 TO_XYZ = np.array(
     [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
 )
+
+
+def colours(numbers: Iterable[int]) -> np.ndarray:
+    """Returns the colours of clusters as sRGB in [0, 1], `[n, 3]`."""
+    return np.array([to_rgb(hex_of(number)) for number in numbers])
 
 
 def linear(rgb: np.ndarray) -> np.ndarray:
@@ -65,8 +73,8 @@ def test_the_distance_is_that_of_the_published_pairs(one, other, distance: float
 
 @pytest.mark.parametrize("sight", SIGHTS)
 def test_any_two_of_twenty_clusters_have_distinguishable_colours(sight: str):
-    numbers = np.arange(-1, MAX_COLOURS)  # -1 is the grey of clients without a cluster
-    seen = lab(colours_of(numbers), sight)
+    numbers = range(-1, MAX_COLOURS)  # -1 is the grey of clients without a cluster
+    seen = lab(colours(numbers), sight)
     distances = ciede2000(seen[:, None], seen[None]) + np.diag(np.full(len(numbers), np.inf))
     one, other = np.unravel_index(distances.argmin(), distances.shape)
     assert MAX_COLOURS == 20
@@ -75,8 +83,6 @@ def test_any_two_of_twenty_clusters_have_distinguishable_colours(sight: str):
 
 @pytest.mark.parametrize(("paper", "least"), [("#ffffff", 1.2), ("#f6f7f9", 1.2), ("#191e26", 1.5)])
 def test_each_colour_stands_out_from_the_page_in_light_and_in_dark(paper: str, least: float):
-    from matplotlib.colors import to_rgb
-
-    ground, *found = linear(np.vstack([to_rgb(paper), colours_of(np.arange(MAX_COLOURS))])) @ TO_XYZ[1]
+    ground, *found = linear(np.vstack([to_rgb(paper), colours(range(MAX_COLOURS))])) @ TO_XYZ[1]
     contrasts = [(max(ground, one) + 0.05) / (min(ground, one) + 0.05) for one in found]  # contrast as defined by WCAG
     assert min(contrasts) > least
