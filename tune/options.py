@@ -131,7 +131,8 @@ def parse_study(arguments: Sequence[str], content: Mapping[str, Any] | None = No
     study_dir, dry_run = read.pop("study_dir"), read.pop("dry_run")
     read.pop("config")
     study = _build(read)
-    folder = next((Path(file).parent for file in reversed(files) if Path(file).is_file()), None)
+    with_base = [Path(file) for file, given in contents.items() if "base" in given and Path(file).is_file()]
+    folder = with_base[-1].parent if with_base else None
     with prefix_errors("base"):
         base = base_config(study.base, None if resume else folder)
     if resume:

@@ -112,20 +112,22 @@ def options_of(kind: Any, placed: int = 0) -> dict[str, Option]:
     return dict(list(found.items())[placed:])
 
 
-def _mistake(path: str, value: Any, wanted: Any) -> str | None:
+def _mistake(path: str, given: Any, wanted: Any) -> str | None:
     kinds = list(_members(wanted))
     if Any in kinds:
         return None
-    shown = str(value)
-    if isinstance(value, Typed):
+    value, shown = given, str(given)
+    if isinstance(given, Typed):
         with suppress(yaml.YAMLError):
             value = shown if shown in _literals(kinds) else parse_yaml(shown)
     if value is None:
         return None if NoneType in kinds else describe_null(path, kinds)
     whole = isinstance(value, (dict, list))
     found = [_why_not(path, value, shown, kind) for kind in kinds if kind is not NoneType]
-    if None in found or (str in kinds and not whole):
+    if None in found or (str in kinds and isinstance(given, Typed) and not whole):
         return None
+    if str in kinds and not whole:
+        return f"{path}: {shown} is not text; write it in quotes: '{shown}'"
     if whole or not any(kind in (int, float, bool) or get_origin(kind) is Literal for kind in kinds):
         for why in filter(None, found):
             return why

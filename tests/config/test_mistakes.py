@@ -82,7 +82,10 @@ def own(**more: Any) -> dict[str, Any]:
         ({"own": own(ratio="x")}, "own.ratio: 'x' is not a number"),
         ({"own": own(group={"length": 2.5})}, "own.group.length: '2.5' is not a whole number"),
         ({"own": own(group={"lenght": 2})}, "own.group has no option 'lenght' (did you mean length?)"),
-        ({"own": own(group=3)}, "own.group: '3' cannot be used; give its options one by one (own.group.length, own.group.unit"),
+        (
+            {"own": own(group=3)},
+            "own.group: '3' cannot be used; give its options one by one (own.group.length, own.group.unit",
+        ),
         ({"own": own(wdth=2)}, "Own has no option 'wdth' (did you mean width?). Its options: width, group, ratio,"),
         (
             {"module": {"class_path": "torch.nn.Sequential", "init_args": {"args": []}}},

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import ray
+import yaml
 from studies import BASE, base, study_file
 
 from lit_cfl.cli.main import main
@@ -146,3 +147,14 @@ def test_a_directory_with_other_files_is_left_unchanged(
     assert message in capsys.readouterr().err
     assert file.read_text() == "kept"
     assert [path for path in (tmp_path / "study").rglob("*") if path.is_file()] == [file]
+
+
+def test_the_base_of_a_study_is_found_next_to_the_file_that_names_it(tmp_path: Path):
+    folders = [tmp_path / name for name in ("studies", "mine")]
+    for folder in folders:
+        folder.mkdir()
+    (folders[0] / "base-of-study.yaml").write_text(yaml.safe_dump(BASE | {"rounds": 7}))
+    study = study_file(folders[0], base="base-of-study.yaml")
+    (folders[1] / "limits.yaml").write_text("limits: {trials: 5}\n")
+    found = parse_study(["--config", str(study), "--config", str(folders[1] / "limits.yaml")]).study
+    assert (found.whole_base["rounds"], found.limits.trials) == (7, 5)
