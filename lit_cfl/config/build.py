@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import import_module
 from inspect import Parameter, signature
+from types import NoneType
 from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
@@ -13,10 +14,11 @@ from lightning import LightningModule
 from lit_cfl.config import tiny
 from lit_cfl.config.catalogue import CLASSES
 from lit_cfl.config.files import with_absolute_paths
+from lit_cfl.config.mistakes import find_mistake, options_of
 from lit_cfl.data import Examples
-from lit_cfl.errors import InputError, error_place
+from lit_cfl.errors import InputError, error_place, suggest
 from lit_cfl.experiment import Experiment
-from lit_cfl.storage.yaml_files import parse_yaml
+from lit_cfl.storage.yaml_files import leaves, parse_yaml
 
 for _module, _ in CLASSES.values():  # the parser finds classes by name once they are imported
     import_module(_module)
@@ -39,7 +41,11 @@ class ConfiguredExperiment(Experiment):
 
         Args:
             options: Plain values, as in `config.yaml`; for a group of options, a mapping of those that change.
+
+        Raises:
+            InputError: there is no such option, or its value is not plain or cannot be used.
         """
+        _require_plain(options)
         groups = {k: v for k, v in options.items() if isinstance(v, Mapping) and "class_path" not in v}
         merged = {name: {**(self.config[name] or {}), **given} for name, given in groups.items()}
         return _build({**self.config, **options, **merged}, self)
@@ -50,6 +56,19 @@ class ConfiguredExperiment(Experiment):
 
     def _baseline_options(self) -> Any:
         return self.config["baseline"]
+
+
+def _require_plain(options: Mapping[str, Any]) -> None:
+    """Refuses options that an experiment does not have, and objects, which `config.yaml` could not hold."""
+    for name, value in options.items():
+        if name not in (*OPTIONS, "code", "tiny"):
+            raise InputError(f"there is no option {name!r}{suggest(name, OPTIONS)}")
+        for _, part in leaves(value):
+            if not isinstance(part, (bool, int, float, str, tuple, NoneType)):
+                raise InputError(
+                    f"{name} has {part!r:.60}; give plain values as in a file, such as a class by its name or "
+                    "{class_path: NAME, init_args: {...}}"
+                )
 
 
 def build_experiment(config: Mapping[str, Any], read: Namespace | None = None) -> ConfiguredExperiment:
@@ -75,7 +94,13 @@ def _build(config: Mapping[str, Any], like: ConfiguredExperiment | None) -> Conf
     if "data" not in kept:
         kept.pop("task", None)  # a task reads examples from its data module, so new data need a new task
     parser = option_parser(frozenset(kept))
-    read = parser.parse_object({name: config[name] for name in OPTIONS if name in config and name not in kept})
+    given = {name: config[name] for name in OPTIONS if name in config and name not in kept}
+    try:
+        read = parser.parse_object(given)
+    except (ArgumentError, TypeError) as error:
+        known = options_of(Experiment)
+        mistake = find_mistake(given, {name: known[name] for name in given})
+        raise InputError(mistake or " ".join(str(error).split())) from error
     config |= parse_yaml(parser.dump(read, skip_unset=False, skip_validation=True))
     return _instantiate(config, read, kept)
 

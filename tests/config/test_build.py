@@ -71,6 +71,25 @@ def test_of_a_group_only_what_is_given_changes(configured: ConfiguredExperiment)
     assert twice.to_dict()["plan"] == vars(twice.plan)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"round": 3}, "there is no option 'round' (did you mean rounds?)"),
+        ({"locals": {"epochs": 3}}, "there is no option 'locals' (did you mean local?)"),
+        ({"local": {"epoch": 3}}, "local has no option 'epoch' (did you mean epochs?)"),
+        ({"rounds": "x"}, "rounds: 'x' is not a whole number"),
+        ({"algorithm": {"class_path": "IFCA", "init_args": {"k": 3}}}, "IFCA has no option 'k'"),
+        ({"algorithm": FedAvg()}, "algorithm has FedAvg(weights='examples'); give plain values as in a file"),
+        ({"algorithm": {"class_path": "IFCA", "init_args": {"num_clusters": torch.ones(1)}}}, "algorithm has tensor("),
+    ],
+)
+def test_a_change_that_cannot_be_made_is_named(
+    configured: ConfiguredExperiment, options: dict[str, object], message: str
+):
+    with pytest.raises(InputError, match=re.escape(message)):
+        configured.with_options(**options)
+
+
 def test_other_data_go_with_a_task_that_asks_them_for_their_shape(configured: ConfiguredExperiment):
     changed = configured.with_options(data={"class_path": "Digits", "init_args": {"num_clients": 4}})
     assert changed.data.federated(0).num_clients == 4
