@@ -178,12 +178,12 @@ def over_cost(cost: CostAxis, groups: Mapping[str, tuple[Means, Means]], score: 
         groups: Score and cost by name.
         score: The task's main score.
     """
-    curves, total = [], 0
+    curves, costs = [], set()
     for name, (scored, spent) in groups.items():
         until = dict(zip(spent.rounds, spent.mean, strict=True))
         pairs = [(until[k], value) for k, value in zip(scored.rounds, scored.mean, strict=True) if k in until]
         kept = [pairs[k] for k in thin(len(pairs), _MOST_POINTS)]
-        total += len(pairs)
+        costs |= {x for x, _ in pairs}  # groups may share them
         curves += [Curve(name, [x for x, _ in kept], [y for _, y in kept])] if kept else []
     if max((len(curve.x) for curve in curves), default=0) < 2 or not any(curve.x[-1] > 0 for curve in curves):
         return None
@@ -197,7 +197,7 @@ def over_cost(cost: CostAxis, groups: Mapping[str, tuple[Means, Means]], score: 
         f"Weighted test {score.title} against {cost.meaning}{'; means over the seeds' if several else ''}.",
         f"Line chart. {title}: {ends}.",
         line_styles(list(groups)),
-        total=total,
+        total=len(costs),
     )
 
 

@@ -1,8 +1,9 @@
 """The section on metrics over rounds and traffic: one line per group, with a band over its seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
+from lit_cfl.metric_names import Row
 from lit_cfl.pictures.curves import COSTS, Means, over_cost, over_rounds
 from lit_cfl.pictures.figure import finite_number
 from lit_cfl.pictures.guard import DrawingGuard
@@ -54,21 +55,29 @@ def _scored_clients(groups: Sequence[Group]) -> tuple[str, str]:
     """Describes the scored clients, and says until which round some clients had no model."""
     scored = {
         group.name: [
-            (int(row["round"]), finite_number(row.get("clients/evaluated")))
+            (int(row["round"]), number, _count_clients(row) or number)
             for run in group.counted
             for row in run.rows
+            if (number := finite_number(row.get("clients/evaluated"))) is not None
         ]
         for group in groups
     }
-    most = max((number or 0 for rows in scored.values() for _, number in rows), default=0)
-    fewer = {
-        name: max((k for k, number in rows if number and number < most), default=0) for name, rows in scored.items()
-    }
+    every = max((clients for rows in scored.values() for _, _, clients in rows), default=0)
+    options = [found for group in groups if isinstance(found := group.first.config.get("evaluation"), Mapping)]
+    wanted = min([every, *(one["clients"] for one in options if isinstance(one.get("clients"), int))])
+    fewer = {name: max((k for k, number, _ in rows if number < wanted), default=0) for name, rows in scored.items()}
     until = [f"{last} of {name}" if len(groups) > 1 else str(last) for name, last in fewer.items() if last]
+    sample = f"a fixed sample of {wanted:g} of the {every:g} clients" if wanted < every else ""
     if not until:
-        return "all clients", ""
+        return sample or "all clients", ""
     rounds = " and ".join(filter(None, (", ".join(until[:-1]), until[-1])))
     return (
-        "the clients that have a model",
+        f"the clients{f' in {sample}' if sample else ''} that have a model",
         f" Some clients have no model up to and including round {rounds} (evaluation.clients: all scores these, too).",
     )
+
+
+def _count_clients(row: Row) -> float | None:
+    """Counts the clients in training, by a row of `metrics.csv`; None if it does not say so."""
+    assigned, others = (finite_number(row.get(f"clusters/{name}")) for name in ("assigned", "unobserved"))
+    return None if assigned is None or others is None else assigned + others

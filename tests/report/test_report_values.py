@@ -17,7 +17,7 @@ from test_report_figures import figure
 
 from lit_cfl.metric_names import CLIENTS, CLUSTERS
 from lit_cfl.pictures.colours import add_colours, hex_of
-from lit_cfl.pictures.curves import limits_of
+from lit_cfl.pictures.curves import COSTS, Means, limits_of, over_cost
 from lit_cfl.pictures.events import delays_of, shifts
 from lit_cfl.pictures.figure import Figure
 from lit_cfl.pictures.guard import DrawingGuard
@@ -292,6 +292,28 @@ def test_captions_say_until_when_not_all_clients_are_scored(tmp_path: Path):
     groups.append(Group("IFCA", [read_run(tmp_path / "IFCA")], tmp_path / "IFCA"))
     both = over_the_rounds(groups, "test-weighted_accuracy").caption
     assert "Some clients have no model up to and including round 2 of Local and 1 of IFCA (" in both
+
+
+@pytest.mark.parametrize(
+    ("asked", "scored", "expected"),
+    [
+        (3, (3, 3, 3), "Over the examples of a fixed sample of 3 of the 5 clients."),
+        (
+            3,
+            (2, 3, 3),
+            "of the clients in a fixed sample of 3 of the 5 clients that have a model. Some clients have no ",
+        ),
+        ("assigned", (4, 4, 4), "have no model up to and including round 3 ("),
+        ("all", (5, 5, 5), "Over the examples of all clients."),
+    ],
+)
+def test_captions_count_clients_that_are_never_scored(
+    asked: int | str, scored: tuple[int, ...], expected: str, tmp_path: Path
+):
+    known = {"clusters/assigned": 4, "clusters/unobserved": 1}
+    rows = [metric_row(k, **known, **{"clients/evaluated": number}) for k, number in enumerate(scored, 1)]
+    run = made_run(tmp_path / "run", rows, snapshots=0, evaluation={"clients": asked})
+    assert expected in over_the_rounds([Group("A", [read_run(run)], run)], "test-weighted_accuracy").caption
 
 
 def test_a_score_stands_at_what_was_sent_until_its_own_round(groups: list[Group]):
@@ -678,6 +700,12 @@ def test_a_table_with_fewer_rows_than_there_are_says_how_many(tmp_path: Path):
     figures = over_rounds.section([Group("A", [files], run)], ACCURACY, DrawingGuard(pytest.fail)).figures
     assert note(figure(figures, "test-weighted_accuracy")) == "60 of 700 rounds."
     assert note(figure(figures, "traffic")) == "60 of 700 rows."
+
+
+def test_groups_of_equal_traffic_share_the_rows_of_its_table():
+    scored, spent = Means([1, 2], [0.25, 0.5]), Means([1, 2], [1.0, 2.0])
+    found = over_cost(COSTS[0], {"A": (scored, spent), "B": (scored, spent)}, ACCURACY)
+    assert (table(found), note(found)) == ([["1", "0.25", "0.25"], ["2", "0.5", "0.5"]], "")
 
 
 def test_a_table_of_all_rows_has_no_such_note(groups: list[Group], compared: RunFiles, drifting: RunFiles):
