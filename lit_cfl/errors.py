@@ -15,7 +15,7 @@ __all__ = ["DivergedError", "InputError", "Interrupted", "Notice", "SaveError", 
 _NOT_THEIRS = (str(Path(__file__).parent), "<frozen ", *map(get_path, ("stdlib", "purelib", "platlib")))
 
 # numbers of clients that are not followed by a name in brackets
-_CLIENTS = re.compile(r"\bclients? \d+\b(, \d+\b)*(?! \(')")
+_CLIENTS = re.compile(r"\bclients? \d+\b(, \d+\b)*(?! \(['\"])")
 
 _LONGEST_RANGE = 10  # numbers of a range that a hint writes one by one
 _MISSPELLED = 0.85  # a name at least this similar is meant, whatever else the word begins with
@@ -193,7 +193,8 @@ class LineParser(argparse.ArgumentParser):
         if choice is not None:
             message += suggest(choice[1], re.findall(r"[\w-]+", choice[2]))
         if message.startswith("unrecognized arguments: --"):
-            message += suggest(message.split()[2], re.findall(r"--[\w-]+", self.format_help()))
+            known = list(dict.fromkeys(re.findall(r"--[\w-]+", self.format_help())))
+            message += suggest(message.split()[2], known, 0.7) or f"; its options: {', '.join(known[:-1])}"
         wrong = re.fullmatch(r"argument (\S+): invalid (int|float) value: '(.*)'", message)
         if wrong is not None:
             option, kind, given = wrong.groups()

@@ -80,7 +80,13 @@ def _run_and_data(command: str, description: str, arguments: Sequence[str]) -> t
             help="place the clients by their inputs alone; labels, if any, serve only for scores (FLUX, and other "
             "algorithms whose rule needs no labels)",
         )
+    if "--run_dir" in arguments:
+        raise InputError(f"the directory of the run needs no option: lit-cfl {command} RUN_DIR")
     given, rest = parser.parse_known_args(arguments)
+    if rest and not rest[0].startswith("-"):
+        raise InputError(
+            f"lit-cfl {command} takes one run, but {given.run_dir} and {rest[0]} are two; call it for each"
+        )
     _require_options_of_data(parser, Path(given.run_dir), rest)
     return given, rest
 

@@ -147,13 +147,22 @@ def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[
                     net.init_args[name] = sizes[name] = value
         try:
             module: LightningModule = instantiate(parser, Namespace(task=filled)).task
-        except InputError:
+        except InputError as error:
             for name, value in sizes.items():
                 _require_annotation(net.class_path, name, value)
-            raise
+            raise InputError(f"{error}{_explain_unset(net)}") from error
         return module
 
     return build
+
+
+def _explain_unset(net: Any) -> str:
+    """Explains arguments of a user's net that are None, as the end of a message; empty if there are none."""
+    if not isinstance(net, Namespace) or "init_args" not in net or net.class_path.startswith("lit_cfl."):
+        return ""
+    unset = [name for name, value in net.init_args.items() if value is None]
+    are = f"{', '.join(unset)} {'is' if len(unset) == 1 else 'are'} None"
+    return f"; {are}: only input_shape, num_labels and vocabulary get their values from the data" * bool(unset)
 
 
 def _require_annotation(class_path: str, name: str, value: object) -> None:

@@ -25,6 +25,8 @@ _PUBLIC = ("lit_cfl.algorithms", "lit_cfl.datamodules", "torch.nn", "lightning")
 
 def describe_wrong_value(path: str, shown: str, kinds: Sequence[Any]) -> str:
     """Describes a value that does not match any type of an option."""
+    if path == "baseline" and shown.startswith("["):
+        return f"baseline: {shown} is a list, but there is one baseline; compare several by lit-cfl compare"
     if not in_words(path, kinds):  # the option takes only groups of options
         if space := write_space(shown):
             return f"{path}: {shown!r} is not an option{space}"

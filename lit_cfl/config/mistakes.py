@@ -214,6 +214,8 @@ def _mistake_in_mapping(path: str, given: Mapping[str, Any], wanted: Any) -> str
             return f"{path}: {name!r} has no value{space}"
         if str in _members(wanted) and isinstance(value, (int, float)):
             return f"{path}.{name}: {value} is a number, not text; write it in quotes: '{value}'"
+        if isinstance(value, list) and str in _members(wanted):
+            return f"{path}.{name} is a list, but it takes one text"
         if (found := _mistake(f"{path}.{name}", value, wanted)) is not None:
             return found
     return None

@@ -63,7 +63,9 @@ def config_path(name: str) -> str:
     if not name.strip():
         raise InputError("--config is empty; give a file, or the name of a configuration, such as quickstart")
     if Path(name).is_dir():
-        raise InputError(f"{name!r} is a folder; name a file in it, such as {Path(name) / 'experiment.yaml'}")
+        files = sorted(Path(name).glob("*.yaml"))
+        example = f"such as {files[0]}" if files else "but it holds no .yaml file"
+        raise InputError(f"{name!r} is a folder; name a file in it, {example}")
     packaged = catalogue.configs()
     plain = name.removeprefix("configs/").removesuffix(".yaml")
     if plain in packaged:

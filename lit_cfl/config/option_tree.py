@@ -47,6 +47,7 @@ KIND_OF_KEY = {
 _KIND_OF_BASE = {base: kind for kind, (_, base) in catalogue.CLASSES.items()}
 _ELSEWHERE = {
     "clients_per_round": "cohort_size",
+    "clients": "cohort_size",
     "participation": "cohort_size",
     "fraction": "cohort_size",
     "num_rounds": "rounds",
@@ -69,6 +70,7 @@ _ELSEWHERE = {
     "num_samples": "limits.trials",
     "n_trials": "limits.trials",
 }  # names used by other programs
+_COLUMNS = ("label", "labels", "label_column", "target", "target_column", "client_column")  # of other programs
 _LOSS = ("loss", "loss_fn", "criterion")  # options of a task in other programs
 _SYMBOLS = {
     "alpha": "pretrain_scale",
@@ -309,6 +311,8 @@ def suggest_option(name: str, owner: str, known: Iterable[str]) -> str:
     others = [one for one, found in algorithms.items() if found is not None and symbol in found.options]
     if parts != [""] and not others:
         return f" (did you mean --{'.'.join(parts)}?)"
+    if name in _COLUMNS and owner == "ArrayData":
+        return " (name the columns of a table: columns: {y: NAME, client: NAME})"
     if name in _LOSS and owner in catalogue.names("tasks"):
         return " (for another loss, derive a class from it with an own method losses: docs/own_model.md)"
     if owner not in algorithms or not others:

@@ -42,6 +42,7 @@ from lit_cfl.storage.yaml_files import leaves, parse_yaml
 
 _GROUPS = ("local", "evaluation", "checkpoint", "tracking", "pictures")  # options that are groups of options
 _OF_RUN = ("resume", "run_dir", "new_plan", "tiny", "dry-run", "quiet", "json")  # options of a command that trains
+_OPTIMIZER = "task.init_args.optimizer"
 
 
 @dataclass(frozen=True)
@@ -353,9 +354,11 @@ def _find_changed(read: Namespace) -> list[str]:
     notices = []
     for path in filter(None, read.config or []):  # None = text in place of a file
         written: dict[str, Any] = parse_yaml(Path(str(path)).read_text("utf-8")) or {}
-        for part in ("algorithm", "baseline", "data", "task"):
+        if isinstance(task := written.get("task"), dict):
+            written[_OPTIMIZER] = (task.get("init_args") or {}).get("optimizer")
+        for part in ("algorithm", "baseline", "data", "task", _OPTIMIZER):
             before, now = written.get(part), read.get(part)
-            if not isinstance(before, dict) or now is None:
+            if not isinstance(before, dict) or not isinstance(now, Namespace):
                 continue
             was, name = str(before.get("class_path")).rpartition(".")[2], now.class_path.rpartition(".")[2]
             if was == name:
@@ -364,7 +367,9 @@ def _find_changed(read: Namespace) -> list[str]:
             lost = [key for key in options if key not in taken]
             kept = [f"{key} {value}" for key, value in options.items() if key in taken and taken[key] == value]
             if lost:
-                notices.append(f"{part} is now {name}: the file's options for {was} do not apply ({', '.join(lost)})")
-            if kept and part == "algorithm":  # otherwise FLUX would choose the number of clusters itself
+                option = part.replace(".init_args", "")
+                notices.append(f"{option} is now {name}: the file's options for {was} do not apply ({', '.join(lost)})")
+            # otherwise FLUX would choose the number of clusters itself, and Adam would have its own learning rate
+            if kept and part in ("algorithm", _OPTIMIZER):
                 notices.append(f"{name} runs with the file's {', '.join(kept)}")
     return notices

@@ -82,7 +82,9 @@ def find_dependence_on_history(
             name for name in {**later, **fresh} if name not in later or not same_value(later[name], fresh.get(name))
         ]
         if attributes := [name for name in names if not name.startswith(_COMPUTED)]:
-            return [f"{attributes[0]} changes from step to step"]
+            # the buffers of BatchNorm change, too, if another attribute changes the outputs
+            name = min(attributes, key=[name for name, _ in module.named_buffers()].__contains__)
+            return [f"{name} changes from step to step"]
         if names:
             return [f"{what} returns a different loss after other steps"]
     return []

@@ -48,14 +48,26 @@ def note_padding(task: LightningModule, inputs: Tensor) -> None:
         )
 
 
-def note_probabilities(task: LightningModule, batch: Batch) -> None:
-    """Warns if a net for classification returns probabilities: its loss would take the softmax of a softmax."""
-    if not isinstance(task, Classification):
-        return
-    outputs = None
+def note_outputs(task: LightningModule, batch: Batch) -> None:
+    """Warns of a net's outputs: probabilities, whose softmax the loss would take, or random ones in evaluation mode.
+
+    Args:
+        task: The task's module in evaluation mode.
+        batch: Inputs and labels of some examples.
+    """
+    outputs = again = None
     with suppress(Exception), torch.no_grad():  # a subclass may train without its forward
-        outputs = task(batch[0])
-    if not isinstance(outputs, Tensor) or outputs.ndim != 2:
+        outputs, again = task(batch[0]), task(batch[0])
+    if not isinstance(outputs, Tensor) or not isinstance(again, Tensor):
+        return
+    if not torch.equal(outputs.nan_to_num(), again.nan_to_num()):
+        warnings.warn(
+            "the outputs of the net differ from call to call in evaluation mode, too, so that scores are those of "
+            "random outputs; use nn.Dropout, or functional.dropout(..., training=self.training)",
+            Notice,
+            stacklevel=3,
+        )
+    if not isinstance(task, Classification) or outputs.ndim != 2:
         return
     if outputs.min() >= 0 and (outputs.sum(-1) - 1).abs().max() < _ROUNDING:
         warnings.warn(

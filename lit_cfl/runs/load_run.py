@@ -23,7 +23,7 @@ from lit_cfl.data import FederatedData
 from lit_cfl.data.federated import with_lists
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.token_inputs import mark_tokens
-from lit_cfl.errors import InputError, Notice, name_clients
+from lit_cfl.errors import InputError, Notice, join_ids, name_clients
 from lit_cfl.evaluation import SplitScores, score_clients
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.runs.client_rounds import read_parts
@@ -218,6 +218,7 @@ class SavedRun:
         mine = self.prepared.data.examples
         theirs = data.examples.renumber_labels(mine)
         known_test = self._count_known_test(data)
+        self._note_known_names(data)
         without = theirs.label_kind == "none" != mine.label_kind
         if without and not unlabelled:
             rule = type(self.experiment.algorithm)
@@ -289,6 +290,19 @@ class SavedRun:
             return 0
         trained = own.train.select(own.population).entries % len(own.examples)
         return int(torch.isin(data.test.entries % len(data.examples), trained).sum())
+
+    def _note_known_names(self, data: FederatedData) -> None:
+        """Warns of clients in `data` whose names are those of clients that the run has trained."""
+        mine = self.prepared.data
+        trained = {mine.names[client] for client in mine.population.tolist()} - {""} if mine.names else set()
+        shared = [name for name in data.names if name in trained]
+        if shared and data.examples.fingerprint != mine.examples.fingerprint:
+            warnings.warn(
+                f"{len(shared)} of these clients have names of the run's clients ({join_ids(shared)}); if they are the "
+                "same, they are not newcomers, and their test examples may have been trained on",
+                Notice,
+                stacklevel=3,
+            )
 
     def _has_new_model(self, found: Assignment) -> Tensor:
         """Finds the clients assigned to a model that the run does not have, bool `[n]`."""
@@ -364,5 +378,9 @@ def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun
     saved = SavedRun(
         path, config, experiment, content["round"], state, content["lists"], content["tables"]["metrics.csv"]
     )
-    require_same_data(path, content, saved.prepared)
+    try:
+        prepared = saved.prepared
+    except InputError as error:
+        raise InputError(f"opening {path} needs the run's own data, where they were: {error}") from error
+    require_same_data(path, content, prepared)
     return saved

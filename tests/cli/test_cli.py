@@ -81,6 +81,14 @@ def test_options_lost_by_changing_the_class_are_named(capsys: pytest.CaptureFixt
     assert "do not apply (num_clusters, pretrain_scale, pretrain)" in capsys.readouterr().out
 
 
+def test_options_that_another_optimizer_takes_from_the_file_are_named(capsys: pytest.CaptureFixture[str]):
+    Path("momentum.yaml").write_text("task: {init_args: {optimizer: {init_args: {momentum: 0.9}}}}\n")
+    files = ["--config", "quickstart", "--config", "momentum.yaml"]
+    assert main(["run", *files, "--dry-run", "--task.optimizer", "Adam"]) == 0
+    out = capsys.readouterr().out
+    assert "Note: Adam runs with the file's lr 0.1" in out
+
+
 def test_options_that_another_algorithm_takes_from_the_file_are_named(capsys: pytest.CaptureFixture[str]):
     assert main(["run", "--config", "quickstart", "--dry-run", "--algorithm", "FLUX"]) == 0
     assert "FLUX runs with the file's num_clusters 4" in capsys.readouterr().out

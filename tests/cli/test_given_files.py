@@ -173,7 +173,10 @@ def test_a_configuration_may_come_from_a_pipe(tmp_path: Path, monkeypatch: pytes
 
 def test_a_folder_is_refused_as_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["run", "--config", str(tmp_path)]) == 2
-    assert "is a folder; name a file in it, such as" in capsys.readouterr().err
+    assert "is a folder; name a file in it, but it holds no .yaml file" in capsys.readouterr().err
+    (tmp_path / "config.yaml").touch()
+    assert main(["run", "--config", str(tmp_path)]) == 2
+    assert f"is a folder; name a file in it, such as {tmp_path / 'config.yaml'}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["a: &x {b: *x}\n", "a: &x [1, *x]\n", "a: &x {b: {c: [*x]}}\n"])

@@ -133,6 +133,7 @@ def own(**more: Any) -> dict[str, Any]:
             {"columns": {"y:state": None, "client:hive": None}},
             "columns: 'y:state' has no value; write a space after the colon: y: state",
         ),
+        ({"columns": {"x": ["light", "ec"]}}, "columns.x is a list, but it takes one text"),
         ({"columns": {"y": 3}}, "columns.y: 3 is a number, not text; write it in quotes: '3'"),
         ({"columns": "state"}, "columns: 'state' is not a mapping such as {name: value}"),
         ({"flag": None}, "flag is null; give true or false, or leave it out"),

@@ -267,6 +267,11 @@ EARLY = [
     ),
     ("tune --config tune/quickstart --local.epochs 2", "the study's base, or search it in the study's space"),
     ("tune --config tune/quickstart --limits.trial 3", "limits has no option 'trial' (did you mean trials?)"),
+    (
+        "run --config quickstart --data ArrayData --data.label state",
+        "ArrayData has no option 'label' (name the columns of a table: columns: {y: NAME, client: NAME})",
+    ),
+    ("run --config quickstart --clients 8", "there is no option 'clients' (did you mean --cohort_size?)"),
     ("tune --config tune/quickstart --mode min", "there is no option 'mode'; leave it out: the metric's score has"),
     (
         "tune --config tune/quickstart --num_samples 4",

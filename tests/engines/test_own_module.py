@@ -447,6 +447,25 @@ def test_probabilities_instead_of_logits_are_noted():
             require_trainable(returns(*last), ragged_data())
 
 
+def test_random_outputs_in_evaluation_mode_are_noted():
+    class Always(nn.Module):
+        def __init__(self, training: bool) -> None:
+            super().__init__()
+            self.last, self.mode = nn.Linear(64, 10), training
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return nn.functional.dropout(self.last(inputs.flatten(1)), 0.5, self.mode or self.training)
+
+    def of(training: bool) -> Engine:
+        return build_engine(task(lambda: Always(training)), Plan(engine="trainer"), 0, LocalTraining())
+
+    with pytest.warns(Notice, match=r"differ from call to call .*training=self\.training"):
+        require_trainable(of(True), ragged_data())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Notice)
+        require_trainable(of(False), ragged_data())
+
+
 def test_a_classification_that_trains_without_its_forward_is_accepted():
     class Own(Classification):
         def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:

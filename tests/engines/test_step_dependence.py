@@ -298,6 +298,19 @@ class InALayer(Plain):
         self.fc = CountsInNet()
 
 
+class FirstMean(Plain):
+    """Module that subtracts the mean of its first batch, which changes the statistics of its BatchNorm, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.bn = nn.BatchNorm1d(64)
+
+    def factor(self, batch):
+        inputs = batch[0].flatten(1)
+        self.seen = inputs.mean(0) if self.seen is None else self.seen
+        return self.bn(inputs - self.seen).square().mean()
+
+
 class StepThatCounts(Plain):
     def training_step(self, batch, batch_idx):
         self.seen = (self.seen or 0) + 1
@@ -322,6 +335,7 @@ class StepThatCounts(Plain):
         (OwnGenerator, "rng changes from step to step"),
         (Iterates, "losses returns a different loss after other steps"),
         (Elsewhere, "schedules[0].step changes from step to step"),
+        (FirstMean, "seen changes from step to step"),
         (InALayer, "fc.seen changes from step to step"),
         (StepThatCounts, "seen changes from step to step"),
     ],

@@ -244,6 +244,23 @@ def test_net_whose_annotation_does_not_allow_the_size_from_the_data_is_named():
     )
 
 
+class ClassesNet(nn.Module):
+    """Takes the number of labels under another name: the mistake."""
+
+    def __init__(self, num_classes: int | None = None) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, num_classes)  # type: ignore[arg-type]
+
+
+def test_argument_of_a_net_that_the_data_do_not_set_is_named():
+    given = task("MLP")
+    given.init_args.net = Namespace(class_path=f"{__name__}.ClassesNet", init_args=Namespace(num_classes=None))
+    with pytest.raises(
+        InputError, match="; num_classes is None: only input_shape, num_labels and vocabulary get their"
+    ):
+        task_factory(given, lambda: tweets(False))()
+
+
 def test_net_gets_input_shape_and_labels_as_before():
     net = task_factory(task("LeNet"), lambda: Examples(torch.zeros(3, 1, 28, 28), ids(0, 1, 3), 4))().net
     assert (net.conv1.in_channels, net.fc3.out_features) == (1, 4)
