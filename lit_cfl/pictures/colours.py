@@ -87,17 +87,17 @@ def cluster_styles(
 
     Args:
         found: Numbers of found clusters; -1 = not assigned.
-        match: Colour number of each cluster, see `match_colours`; a cluster without one keeps its own number.
+        match: Colour number of each cluster, see `match_colours`; a cluster without one gets one by `add_colours`.
         true: Numbers of true clusters; -1 = unknown.
         size: Size of markers.
     """
     numbers = sorted({int(number) for number in found}, key=lambda number: (number < 0, number))
-    taken = {number: match.get(number, number) for number in numbers}
+    taken = add_colours(match, numbers)
     few = sum(number >= 0 for number in numbers) <= MAX_COLOURS
     truths = {int(number) for number in true}
     styles = {}
     for number in numbers:
-        label = f"{name_of(number)} (true {taken[number]})" if number >= 0 and taken[number] in truths else ""
+        label = f"{name_of(number)} (true {taken[number]})" if match.get(number) in truths else ""
         styles[name_of(number)] = replace(_style(taken[number], few or number < 0, size), label=label)
     for number in sorted(truths, key=lambda number: (number < 0, number)):
         styles[true_name_of(number)] = _style(number, number < 0 or (few and number not in taken.values()), size)

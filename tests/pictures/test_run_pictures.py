@@ -16,7 +16,7 @@ from lit_cfl.algorithms import FedAvg
 from lit_cfl.algorithms.base import Similarity
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.pictures.clusters import histogram, memberships
-from lit_cfl.pictures.colours import MAX_COLOURS, hex_of, match_colours
+from lit_cfl.pictures.colours import MAX_COLOURS, cluster_styles, hex_of, match_colours
 from lit_cfl.pictures.curves import COSTS, Means, learning_curve, mean_curves, over_cost
 from lit_cfl.pictures.events import layers
 from lit_cfl.pictures.figure import Figure, draw
@@ -171,6 +171,14 @@ def test_learning_curve_says_where_lower_is_better():
     figure = learning_curve({"IFCA": metrics(9.0, 3.0, name="squared_error")}, Score("squared_error", False))
     assert figure.first_panel.y == "squared error (lower is better)"
     assert figure.first_panel.limits is None
+
+
+def test_a_cluster_without_a_match_has_its_own_colour_and_no_true_cluster():
+    styles = cluster_styles([0, 1], {0: 1}, [0, 1])
+    assert [(styles[name].colour, styles[name].label) for name in ("cluster 0", "cluster 1")] == [
+        (hex_of(1), "cluster 0 (true 1)"),
+        (hex_of(2), ""),
+    ]
 
 
 def test_a_run_without_scores_has_no_learning_curve():
