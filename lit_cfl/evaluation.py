@@ -226,7 +226,8 @@ def _score(
         first = int((~finite)[where].nonzero()[0])
         client = clients[(list_of == held.owners[first]).nonzero()[0]]
         whose = with_client_names(f"client {int(client)}", data.names)
-        _note_not_finite(int(held.entries[first]) % len(data.examples), whose, split, found.losses, where)
+        example = int(held.entries[first]) % len(data.examples)
+        _note_not_finite(example, whose, split, found.losses, where, engine.scores)
     values = found.values.where(finite, 0) if engine.scores == CLASSIFIER else found.values
 
     def per_client(values: Tensor) -> Tensor:
@@ -279,18 +280,21 @@ def _score_once(mine: ClientIndex, index: Tensor, views: int) -> tuple[ClientInd
     return held, list_of, distinct_values((pairs // len(lists))[held.owners] * views + held.entries)
 
 
-def _note_not_finite(example: int, whose: str, split: Split, losses: Tensor, where: Tensor) -> None:
+def _note_not_finite(example: int, whose: str, split: Split, losses: Tensor, where: Tensor, scores: Scores) -> None:
     """Warns of non-finite losses; names the first such example and counts them.
 
     Args:
         whose: Client that has the example, in words.
         losses: Losses of the evaluated examples.
         where: Position of the loss of each client's example, int64 `[entries]`.
+        scores: Scores of the task.
     """
+    counted = all(score == ACCURACY or score.worst is not None for score in scores)
+    meaning = "each of them counts as a wrong prediction" if counted else "scores of their clients may be blank"
     wrong = losses[where][~losses[where].isfinite()]
     warnings.warn(
         f"the loss of example {example} of {whose}'s {split} data is {float(wrong[0])} under its model ({len(wrong)} "
-        f"of {len(where)} examples have a loss that is not finite); each of them counts as a wrong prediction",
+        f"of {len(where)} examples have a loss that is not finite); {meaning}",
         Notice,
         stacklevel=3,
     )

@@ -12,7 +12,7 @@ from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.scorer import ModelName, Outcomes
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.evaluation import EvaluationPlan, SplitScores, score_clients
-from lit_cfl.scores import CLASSIFIER
+from lit_cfl.scores import CLASSIFIER, Score
 
 
 def scores(correct: list[int], count: list[int], loss: list[float] | None = None) -> SplitScores:
@@ -142,6 +142,10 @@ def test_example_with_a_nan_loss_is_wrong_and_noted_once_with_its_client():
         "the loss of example 3 of client 3's test data is nan under its model (2 of 6 examples have a loss "
         "that is not finite); each of them counts as a wrong prediction"
     )
+    errors = Broken()
+    errors.scores = (Score("mae", higher_is_better=False),)
+    with pytest.warns(Notice, match="not finite\\); scores of their clients may be blank"):
+        score_clients(errors, models, ids(0, 1), ids(0, 3), shared_examples(), "test")
 
 
 def test_example_that_clients_of_a_model_share_is_run_once():
