@@ -298,8 +298,8 @@ class SavedRun:
         shared = [name for name in data.names if name in trained]
         if shared and data.examples.fingerprint != mine.examples.fingerprint:
             warnings.warn(
-                f"{len(shared)} of these clients have names of the run's clients ({join_ids(shared)}); if they are the "
-                "same, they are not newcomers, and their test examples may have been trained on",
+                f"among these clients are names of the run's clients ({join_ids(shared)}); if they are the same, they "
+                "are not newcomers, and their test examples may have been trained on",
                 Notice,
                 stacklevel=3,
             )
