@@ -22,7 +22,7 @@ from lit_cfl.datamodules.table import read_table
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.storage.given_paths import describe_missing, expand_home
 
-KEYS = ("x", "y", "client", "cluster")
+KEYS = ("x", "y", "client", "cluster", "is_test")
 _LARGEST = np.iinfo(np.int64).max
 _READERS = {  # pandas' calls that read tables in other forms
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "read_excel({})"),
@@ -32,13 +32,13 @@ _READERS = {  # pandas' calls that read tables in other forms
 
 
 class ArrayData(PooledDataModule):
-    """Your own arrays: x, y, and optionally the client and the true cluster of each example.
+    """Your own arrays: x, y, and optionally the client, the true cluster and the part of each example.
 
     `client` names the clients; without it there are ten of equal size, or those of `partition`.
 
-    `source` is a .csv table with a column y, optionally client and cluster, and inputs (numbers) in all other columns;
-    or an .npz file with x, and optionally y, client and cluster; or a folder with one .npz file per client, named after
-    the client, with x, and optionally y and a single cluster. Nothing is unpickled.
+    `source` is a .csv table with a column y, optionally client, cluster and is_test, and inputs (numbers) in all other
+    columns; or an .npz file with x, and optionally the others; or a folder with one .npz file per client, named after
+    the client, with x, and optionally y, is_test and a single cluster. Nothing is unpickled.
 
     Args:
         x: Inputs `[N, ...]`: a NumPy array, a torch tensor or lists, copied only if necessary.
@@ -50,9 +50,11 @@ class ArrayData(PooledDataModule):
         client: Client of each example `[N]`, numbers or words; clients are numbered in ascending order.
         cluster: True clusters, for scoring only: one per example `[N]`, or one per client in that order; integers from
             0, or words.
-        source: File or folder that replaces x, y, client and cluster.
-        columns: Names of the columns y, client and cluster in a .csv table that names them differently, such as `{y:
-            label, client: user}`; `y: null` = no labels.
+        is_test: True (or 1) for test examples, False (or 0) for others `[N]`, such as the last days of each client;
+            examples are then numbered with the test examples last. None = test examples are drawn at random.
+        source: File or folder that replaces x, y, client, cluster and is_test.
+        columns: Names of the columns y, client, cluster and is_test in a .csv table that names them differently, such
+            as `{y: label, client: user}`; `y: null` = no labels.
         num_labels: Size of the label space; 0 = labels are numbers to predict, also if they are integers; null = the
             largest label + 1, or 0 if labels are floats.
         vocabulary: Number of token ids; inputs are then 0 to `vocabulary - 1`, whatever the net. null = integer inputs
@@ -61,7 +63,8 @@ class ArrayData(PooledDataModule):
         channels: Place of the channel axis in four-dimensional x, `first` or `last`; null = whichever of the two has
             size 1 or 3.
         skew_kind: Known difference between clusters of clients: `feature`, `label`, or `other`.
-        test: Share of each client's examples kept for testing, 0 to below 1; null = 0.2. A `partition` has its own.
+        test: Share of each client's examples kept for testing, drawn at random, 0 to below 1; null = 0.2. A `partition`
+            has its own.
         partition: Rule that divides the examples among clients, instead of the natural clients and `test`.
         skew: Further differences between clusters of clients, as in `PooledDataModule`.
         options: Options of `PooledDataModule`.
@@ -73,6 +76,7 @@ class ArrayData(PooledDataModule):
         y: Any = None,
         client: Any = None,
         cluster: Any = None,
+        is_test: Any = None,
         *,
         source: str | Path | None = None,
         columns: dict[str, str | None] | None = None,
@@ -96,7 +100,7 @@ class ArrayData(PooledDataModule):
         if vocabulary is not None and vocabulary < 1:
             raise InputError(f"vocabulary is {vocabulary}; give 1 or more, or null")
         super().__init__(_WithGivenClusters(partition, test, skew_kind), skew, **options)
-        arrays = dict(zip(KEYS, (x, y, client, cluster), strict=True))
+        arrays = dict(zip(KEYS, (x, y, client, cluster, is_test), strict=True))
         for name, array in arrays.items():
             if isinstance(array, str | Path):
                 given = repr(str(array))
@@ -142,13 +146,33 @@ class ArrayData(PooledDataModule):
             tuple(map(str, columns)),
         )
         warn_of_large_inputs(examples, ids=arrays.get("ids", np.array([])).tolist())
-        if "client" in arrays:
-            owner, names = number_clients(_column("client", arrays["client"], len(examples)), "client")
-            given = cluster_per_example(arrays["cluster"], owner, names) if "cluster" in arrays else (None, ())
-            return _ClusteredPool(examples, len(examples), torch.from_numpy(owner), tuple(names.tolist()), *given)
-        if "cluster" in arrays:
-            raise InputError("cluster is given without client, but only clients have clusters; give both")
-        return Pool(examples, len(examples))
+        pool = _pool_of(arrays, examples)
+        return _with_test_last(pool, arrays["is_test"]) if "is_test" in arrays else pool
+
+
+def _pool_of(arrays: Mapping[str, Any], examples: Examples) -> Pool:
+    if "client" in arrays:
+        owner, names = number_clients(_column("client", arrays["client"], len(examples)), "client")
+        given = cluster_per_example(arrays["cluster"], owner, names) if "cluster" in arrays else (None, ())
+        return _ClusteredPool(examples, len(examples), torch.from_numpy(owner), tuple(names.tolist()), *given)
+    if "cluster" in arrays:
+        raise InputError("cluster is given without client, but only clients have clusters; give both")
+    return Pool(examples, len(examples))
+
+
+def _with_test_last(pool: Pool, is_test: Any) -> Pool:
+    """Sorts a pool's examples so that those marked as test examples `[N]` are its test part."""
+    marks = _column("is_test", is_test, len(pool.examples))
+    wrong = ~np.isin(marks, (0, 1)) if marks.dtype.kind in "iufb" else np.ones(len(marks), bool)
+    if wrong.any():
+        raise InputError(
+            f"is_test holds {str(marks[wrong][0])!r}; give true or false, or 1 or 0, such as table['part'] == 'test'"
+        )
+    order, examples = torch.from_numpy(np.argsort(marks.astype(bool), kind="stable")), pool.examples
+    examples = replace(examples, inputs=examples.inputs[order], labels=examples.labels[order])
+    names = ("owner", "clusters") if isinstance(pool, _ClusteredPool) else ("owner",)
+    others: dict[str, Any] = {name: values[order] for name in names if (values := getattr(pool, name)) is not None}
+    return replace(pool, examples=examples, num_train=int((marks == 0).sum()), **others)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,8 +205,7 @@ class _WithGivenClusters(Partition):
                 Notice,
                 stacklevel=2,
             )
-        share = 0.2 if self.test is None else self.test
-        usual = IID(10, share) if pool.owner is None else Natural(test=share)
+        usual = self._usual(pool)
         division = (self.chosen or usual).divide(pool, rng)
         division = replace(division, skew=skew_name(division.skew, self.kind))
         if not isinstance(pool, _ClusteredPool) or pool.clusters is None:
@@ -192,6 +215,19 @@ class _WithGivenClusters(Partition):
         words = pool.cluster_names
         clusters = cluster_per_client(pool.clusters[train.entries], train.owners, range(len(train)), words)
         return replace(division, true_clusters=clusters, cluster_names=words)
+
+    def _usual(self, pool: Pool) -> Partition:
+        """Returns the partition that is used if none is chosen."""
+        share = 0.2 if self.test is None else self.test
+        if not pool.has_test:
+            return IID(10, share) if pool.owner is None else Natural(test=share)
+        if self.test is not None:
+            raise InputError(
+                f"test is {self.test}, but is_test says which examples are for testing; leave one of them out"
+            )
+        if pool.owner is None and not self.chosen:
+            raise InputError("is_test is given without client; give client, too, or a partition")
+        return Natural(test="own")
 
 
 def examples_of(
@@ -384,7 +420,7 @@ def read_source(source: Path, columns: Mapping[str, str | None]) -> Mapping[str,
     for file, part in zip(files, parts, strict=True):
         _require_one_client(file, part, parts[0])
     sizes = [len(part["x"]) for part in parts]
-    names = [name for name in ("x", "y") if name in parts[0]]
+    names = [name for name in ("x", "y", "is_test") if name in parts[0]]
     joined: dict[str, np.ndarray] = {name: np.concatenate([part[name] for part in parts]) for name in names}
     joined["client"] = np.repeat([file.stem for file in files], sizes)
     if "cluster" in parts[0]:
@@ -444,8 +480,11 @@ def _require_one_client(file: Path, part: Mapping[str, np.ndarray], first: Mappi
             f"{file}: some files of the folder have no array cluster, or more than one value in it; give one cluster "
             "in each file, or in none"
         )
-    if ("y" in part) != ("y" in first):
-        raise InputError(f"{file}: some files of the folder have y and others do not; give y in each file, or in none")
+    for name in ("y", "is_test"):
+        if (name in part) != (name in first):
+            raise InputError(
+                f"{file}: some files of the folder have {name} and others do not; give {name} in each file, or in none"
+            )
     if "y" in part:
         mine, others = part["y"].dtype, first["y"].dtype
         # concatenation would turn numbers into words

@@ -22,7 +22,7 @@ from lit_cfl.storage.given_paths import describe_missing
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-ROLES = ("y", "client", "cluster")
+ROLES = ("y", "client", "cluster", "is_test")
 _SAMPLE = 2**20  # bytes of a file that are searched for another encoding or separator
 
 
@@ -31,13 +31,13 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
 
     Args:
         path: Path of the file.
-        columns: Names of the columns `y` (labels, required), `client` and `cluster`, if they have other names; None as
-            the name of y = no labels.
+        columns: Names of the columns `y` (labels, required), `client`, `cluster` and `is_test`, if they have other
+            names; None as the name of y = no labels.
 
     Returns:
         x, float32 `[N, columns]`, from all other columns in their order; `input_names` `[columns]`, and `ids`, those of
-        them that seem to number the lines, the clients or parts of a client; and y, client and cluster `[N]` as in the
-        file, if it has them.
+        them that seem to number the lines, the clients or parts of a client; and y, client, cluster and is_test `[N]`
+        as in the file, if it has them.
 
     Raises:
         InputError: the file is not a table, lacks a column, or has a cell that is empty or is not a number.
@@ -45,9 +45,9 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
     for role in columns:
         if role not in ROLES:
             raise InputError(
-                f"columns has {role!r}{suggest(role, ROLES, 0.7)}; it takes y (the labels), client and cluster, each "
-                "with the name of its column in the table, such as {y: NAME, client: NAME}; all other columns are "
-                "inputs: write the table without those that are none"
+                f"columns has {role!r}{suggest(role, ROLES, 0.7)}; it takes y (the labels), client, cluster and "
+                "is_test, each with the name of its column in the table, such as {y: NAME, client: NAME}; all other "
+                "columns are inputs: write the table without those that are none"
             )
     found = {role: name for role in ROLES if (name := columns.get(role, role)) is not None}
     table = _read(path, found.get("client"))
@@ -150,9 +150,10 @@ def _require_columns(
             remedy = "" if columns else "; say which are the labels and the clients: columns: {y: NAME, client: NAME}"
             if role == "y" and columns and not hint:
                 remedy = "; without labels: columns: {y: null, client: NAME}"
-            if role == "cluster":
-                others = ", ".join(f"{one}: {columns[one]}" for one in ROLES[:2] if one in columns)
-                remedy = f"; if the true clusters are not known, leave it out: --data.columns '{{{others}}}'"
+            if role in ("cluster", "is_test"):
+                others = ", ".join(f"{one}: {columns[one]}" for one in ROLES if one in columns and one != role)
+                why = "the true clusters are not known" if role == "cluster" else "test examples are drawn at random"
+                remedy = f"; if {why}, leave it out: --data.columns '{{{others}}}'"
             has = ", ".join(_quote_spaces(str(one)) for one in table.columns)
             raise InputError(f"{path} has no column {name!r}{hint}; it has {has}{remedy}")
     if not len(table):

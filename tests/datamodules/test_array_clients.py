@@ -256,9 +256,7 @@ def test_a_folder_of_tables_is_refused_with_the_call_that_joins_them(tmp_path: P
 )
 def test_array_that_nobody_asked_for_is_refused(tmp_path: Path, name: str, hint: str):
     path = saved(tmp_path / "own.npz", **given(), **{name: np.arange(12)})
-    expected = (
-        f"{path} holds the array {name!r}{hint}, but only x, y, client, cluster are read; rename it, or leave it out"
-    )
+    expected = f"{path} holds the array {name!r}{hint}, but only x, y, client, cluster, is_test are read; rename it, or leave it out"
     expected += "; save it with np.savez"
     assert error_of(ArrayData(source=path)) == expected
     assert error_of(ArrayData(source=tmp_path)) == expected
@@ -597,7 +595,7 @@ def test_inputs_made_small_by_scale_are_not_noted():
             "weight; if the true clusters are not known, leave it out: --data.columns '{y: label, client: user}'",
         ),
         (TABLE, COLUMNS | {"clients": "user"}, "columns has 'clients' (did you mean client?)"),
-        (TABLE, {"label": "label"}, "columns has 'label'; it takes y (the labels), client and cluster, each with"),
+        (TABLE, {"label": "label"}, "columns has 'label'; it takes y (the labels), client, cluster and is_test, each"),
         (
             TABLE,
             {"y": "label", "client": "user"},
