@@ -42,16 +42,11 @@ def parse_space(content: Mapping[str, Any]) -> Space:
             "space of each algorithm that has it"
         )
     for p in parameters:
-        _require_of_a_trial(p.option)
+        if (reason := _NOT_OF_A_TRIAL.get(p.option.partition(".")[0])) is not None:
+            raise InputError(f"space: {p.option} cannot be searched: {reason}; leave it out")
     space = Space(tuple(_in_order(parameters)), algorithms)
     _require_whole_grid(space)
     return space
-
-
-def _require_of_a_trial(option: str) -> None:
-    reason = _NOT_OF_A_TRIAL.get(option.partition(".")[0])
-    if reason is not None:
-        raise InputError(f"space: {option} cannot be searched: {reason}; leave it out")
 
 
 def _parse_algorithms(content: Any) -> tuple[dict[str, Mapping[str, Any]], list[Parameter]]:

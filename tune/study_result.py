@@ -13,7 +13,7 @@ from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.statistics import Interval
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.config_file import as_yaml
-from lit_cfl.storage.csv_log import write_rows
+from lit_cfl.storage.csv_log import read_frame, write_rows
 from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tune.check import PreparedStudy
 from lit_cfl.tune.objective import TRAFFIC, Objective
@@ -67,14 +67,7 @@ def columns(job: TrialJob) -> list[str]:
 
 def write_trials(path: Path, rows: Sequence[Row], job: TrialJob, front: Sequence[str] = ()) -> None:
     """Writes `trials.csv`, in which the trials named in `front` are marked as Pareto-optimal."""
-    # null is the value of a choice; a blank cell means that the trial does not have the parameter
-    nulls = [
-        {name: "null" for name in job.study.search_space.distributions() if row.get(name, "") is None} for row in rows
-    ]
-    marked = [
-        row | null | {"front": "yes" if row["trial_id"] in front else ""} for row, null in zip(rows, nulls, strict=True)
-    ]
-    write_rows(path, columns(job), marked)
+    write_rows(path, columns(job), [row | {"front": "yes" if row["trial_id"] in front else ""} for row in rows])
 
 
 def write_best(path: Path, trial: Path, job: TrialJob, row: Row) -> None:
@@ -138,11 +131,7 @@ class StudyResult:
     @cached_property
     def trials(self) -> "DataFrame":
         """One row per trial, with the columns of `trials.csv`; NaN = unknown."""
-        from pandas import read_csv  # takes most of a second
-
-        # texts are read unchanged: a choice may be called null or NA
-        kinds = {"trial_id": str, "repeats": str}
-        return read_csv(self.path / "trials.csv", dtype=kinds, keep_default_na=False, na_values=[""])
+        return read_frame(self.path / "trials.csv", "trial_id", "repeats")
 
     @cached_property
     def repeats(self) -> "DataFrame":

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lit_cfl.cli.help_cache import is_help
 from lit_cfl.config.current_plans import current_plans
 from lit_cfl.config.files import read_config, with_recorded_config
 from lit_cfl.config.given_options import FLAGS, given_options, option_names
@@ -26,8 +27,6 @@ from lit_cfl.config.option_tree import (
 from lit_cfl.config.typed_words import describe_lone_word, lone_words, with_lists
 from lit_cfl.errors import InputError
 from lit_cfl.storage.config_file import require_config
-
-_HELP = ("-h", "--help", "--print_config")
 
 
 def check_run(words: Sequence[str]) -> None:
@@ -181,5 +180,4 @@ def _contents(words: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _asks_for_help(words: Sequence[str]) -> bool:
-    heads = [word.partition("=")[0] for word in words]
-    return any(head in _HELP or head.endswith(".help") for head in heads)
+    return is_help(words) or any(word.partition("=")[0] == "--print_config" for word in words)

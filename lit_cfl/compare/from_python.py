@@ -13,6 +13,7 @@ from lit_cfl.config.given_options import require_words
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment, content_for_processes
 from lit_cfl.progress.screen import Screen
+from lit_cfl.storage.csv_log import read_frame
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -31,12 +32,12 @@ class ComparisonTables:
     @cached_property
     def results(self) -> "DataFrame":
         """One row per algorithm, with the columns of `results.csv`; NaN = unknown."""
-        return _frame(self.path / "results.csv")
+        return read_frame(self.path / "results.csv", "algorithm")
 
     @cached_property
     def runs(self) -> "DataFrame":
         """One row per algorithm and seed, with the columns of `runs.csv`."""
-        return _frame(self.path / "runs.csv")
+        return read_frame(self.path / "runs.csv", "algorithm")
 
     @cached_property
     def rounds(self) -> "DataFrame":
@@ -46,7 +47,7 @@ class ComparisonTables:
         finished = self.runs[self.runs["status"] == "finished"]
         tables = []
         for name, seed in zip(finished["algorithm"], finished["seed"], strict=True):
-            table = _frame(self.path / str(name) / f"seed-{seed}" / "metrics.csv")
+            table = read_frame(self.path / str(name) / f"seed-{seed}" / "metrics.csv")
             table.insert(0, "algorithm", name)
             table.insert(1, "seed", seed)
             tables.append(table)
@@ -116,10 +117,3 @@ def compare(
     if trouble is not None:
         raise trouble
     return ComparisonTables(path)
-
-
-def _frame(table: Path) -> "DataFrame":
-    from pandas import read_csv  # takes most of a second
-
-    # names are read as text: an algorithm may be called 007 or NA
-    return read_csv(table, dtype={"algorithm": str}, keep_default_na=False, na_values=[""])

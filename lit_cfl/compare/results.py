@@ -33,38 +33,10 @@ _COSTS = ("mib", "local_steps", "local_examples")
 _TO_TARGET = ("rounds_to_target", *(f"{cost}_to_target" for cost in _COSTS))
 _NOT_OF_THE_ALGORITHM = ("server", "shared", "personal", "task", "local")  # must be equal for `gaps_closed`
 COLUMNS = (
-    "algorithm",
-    "class",
-    "runs",
-    "failed",
-    "test_mean",
-    "test_sd",
-    "val_mean",
-    "val_sd",
-    "tuned_mean",
-    "tuned_sd",
-    "pairs",
-    "pairs_over_shared_clients",
-    "difference",
-    "difference_low",
-    "difference_high",
-    "gap_closed",
-    "ari_mean",
-    "ari_sd",
-    "clusters_mean",
-    "clusters_sd",
-    "target",
-    "reached",
-    "rounds_to_target",
-    "mib_to_target",
-    "local_steps_to_target",
-    "local_examples_to_target",
-    "mib",
-    "local_steps",
-    "local_examples",
-    "local_scored_examples",
-    "seconds",
-    "rounds_with_all_clients",
+    *("algorithm", "class", "runs", "failed", "test_mean", "test_sd", "val_mean", "val_sd", "tuned_mean", "tuned_sd"),
+    *("pairs", "pairs_over_shared_clients", "difference", "difference_low", "difference_high", "gap_closed"),
+    *("ari_mean", "ari_sd", "clusters_mean", "clusters_sd", "target", "reached", *_TO_TARGET),
+    *(*_COSTS, "local_scored_examples", "seconds", "rounds_with_all_clients"),
 )
 
 
@@ -138,14 +110,13 @@ def _run_row(job: Job, summary: Row | None, cost: Row | None, error: str | None,
 def _row(comparison: Comparison, name: str, runs: Sequence[Row], target: float | None, score: Score) -> Row:
     mine = [run for run in runs if run["algorithm"] == name]
     done = [run for run in mine if run["status"] == "finished"]
-    keys = (f"test_{score.name}", f"val_{score.name}", f"tuned_{score.name}", "ari", "clusters")
-    test, val, tuned, ari, clusters = (spread([run[key] for run in done]) for key in keys)
     reached = [run for run in done if run["rounds_to_target"] is not None]
     row: Row = {"algorithm": name, "class": type(comparison.experiments[name].algorithm).__name__, "runs": len(done)}
-    row |= {"failed": len(mine) - len(done), "test_mean": test.mean, "test_sd": test.deviation}
-    row |= {"val_mean": val.mean, "val_sd": val.deviation, "ari_mean": ari.mean, "ari_sd": ari.deviation}
-    row |= {"tuned_mean": tuned.mean, "tuned_sd": tuned.deviation}
-    row |= {"clusters_mean": clusters.mean, "clusters_sd": clusters.deviation}
+    row["failed"] = len(mine) - len(done)
+    scored = {split: f"{split}_{score.name}" for split in ("test", "val", "tuned")}
+    for what, key in (scored | {"ari": "ari", "clusters": "clusters"}).items():
+        found = spread([run[key] for run in done])
+        row |= {f"{what}_mean": found.mean, f"{what}_sd": found.deviation}
     options = comparison.experiments[name].to_dict()
     row["added"] = [options.get(option) for option in _NOT_OF_THE_ALGORITHM]
     row |= {"target": target, "reached": len(reached), "rounds_with_all_clients": comparison.rounds_with_all(name)}

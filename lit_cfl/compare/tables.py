@@ -10,7 +10,7 @@ from rich.text import Text
 from lit_cfl.compare.results import COLUMNS, NOTE_ON_COSTS, Results, run_columns
 from lit_cfl.metric_names import Row
 from lit_cfl.progress.console import new_console
-from lit_cfl.progress.tables import mebibytes, new_table
+from lit_cfl.progress.tables import mebibytes, new_table, number
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.csv_log import write_rows
 
@@ -46,15 +46,15 @@ def cells(results: Results) -> list[list[str]]:
         f"val {score}": lambda row: _spread(row, "val"),
         f"tuned {score}": lambda row: _spread(row, "tuned"),
         f"difference to {rows[0]['algorithm']}": lambda row: "" if row is rows[0] else _difference(row),
-        "gap closed": lambda row: _number(row["gap_closed"], 2),
+        "gap closed": lambda row: number(row["gap_closed"], 2),
         "ARI": lambda row: _spread(row, "ari", 2),
         "clusters": lambda row: _spread(row, "clusters", 1),
         f"rounds to {at}": lambda row: _cost(row, "rounds_to_target"),
         f"MiB to {at}": lambda row: _cost(row, "mib_to_target", mebibytes),
         f"local steps to {at}": lambda row: _cost(row, "local_steps_to_target", "{:.0f}".format),
         "traffic MiB": lambda row: "-" if row["mib"] is None else mebibytes(row["mib"]),
-        "local steps": lambda row: _number(row["local_steps"], 0),
-        "time s": lambda row: _number(row["seconds"], 1),
+        "local steps": lambda row: number(row["local_steps"], 0),
+        "time s": lambda row: number(row["seconds"], 1),
     }
     optional = {f"val {score}": "val_mean", f"tuned {score}": "tuned_mean"}
     optional |= {"gap closed": "gap_closed", "ARI": "ari_mean", "clusters": "clusters_mean"}
@@ -66,13 +66,9 @@ def cells(results: Results) -> list[list[str]]:
     return [list(columns), *([text(row) for text in columns.values()] for row in rows)]
 
 
-def _number(value: float | None, digits: int = 3) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
 def _spread(row: Row, name: str, digits: int = 3) -> str:
     mean, deviation = row[f"{name}_mean"], row[f"{name}_sd"]
-    return _number(mean, digits) + ("" if deviation is None else f" ± {deviation:.{digits}f}")
+    return number(mean, digits) + ("" if deviation is None else f" ± {deviation:.{digits}f}")
 
 
 def _difference(row: Row) -> str:

@@ -272,19 +272,15 @@ def require_known_options(tree: OptionTree, options: Sequence[str], command: str
 def describe(tree: OptionTree, unknown: UnknownOption, command: str) -> str:
     """Describes an unknown option in one line, with the option that was probably meant."""
     names = set(tree.names())
-    if (
-        unknown.part == "num_clients"
-        and "data.partition" in names
-        and not any(n.endswith(".num_clients") for n in names)
-    ):
-        owner = f"{unknown.owner} has" if unknown.owner else "there is"
-        return f"{owner} no option 'num_clients': {_WHO_DIVIDES}"
+    missing = f"{f'{unknown.owner} has' if unknown.owner else 'there is'} no option {unknown.part!r}"
+    divides = "data.partition" in names and not any(name.endswith(".num_clients") for name in names)
+    if unknown.part == "num_clients" and divides:
+        return f"{missing}: {_WHO_DIVIDES}"
     if space := write_space(unknown.part):  # YAML reads {epochs:5} as a key without a value
-        owner = f"{unknown.owner} has" if unknown.owner else "there is"
-        return f"{owner} no option {unknown.part!r}{space}"
+        return f"{missing}{space}"
     if unknown.owner:
         near = suggest_option(unknown.part, unknown.owner, unknown.known)
-        return f"{unknown.owner} has no option {unknown.part!r}{near}. Its options: {', '.join(unknown.known)}"
+        return f"{missing}{near}. Its options: {', '.join(unknown.known)}"
     if unknown.option in ("mode", "direction") and "metric" in names:  # options of a study in other programs
         return f"there is no option {unknown.option!r}; leave it out: the metric's score has its direction"
     meant, net = tree.guess_option(unknown.option), tree.chosen.get("task.net", "")

@@ -82,6 +82,6 @@ def significant_decimals(value: float, digits: int = 1) -> int:
     return max(1, digits - 1 - floor(log10(float(f"{value:.{digits}g}")))) if value > 0 else 1
 
 
-def number(value: float | None) -> str:
-    """Formats a number with three decimals; a dash means unknown."""
-    return "-" if value is None else f"{value:.3f}"
+def number(value: float | None, decimals: int = 3) -> str:
+    """Formats a number with three decimals unless another number is given; a dash means unknown."""
+    return "-" if value is None else f"{value:.{decimals}f}"

@@ -38,7 +38,7 @@ from lit_cfl.runs.resume import (
 from lit_cfl.seeds import generator
 from lit_cfl.storage.checkpoint import Checkpoint, state_from_dict
 from lit_cfl.storage.config_file import require_config
-from lit_cfl.storage.csv_log import Mark, read_up_to_mark
+from lit_cfl.storage.csv_log import Mark, read_frame, read_up_to_mark
 from lit_cfl.storage.digests import require_undamaged
 
 if TYPE_CHECKING:
@@ -119,12 +119,12 @@ class SavedRun:
     @property
     def metrics(self) -> "DataFrame":
         """`metrics.csv` up to the saved round: one row per evaluated round; blanks are nan."""
-        return _frame(BytesIO(read_up_to_mark(self.path / "metrics.csv", self.mark)))
+        return read_frame(BytesIO(read_up_to_mark(self.path / "metrics.csv", self.mark)))
 
     @property
     def clients(self) -> "DataFrame":
         """`clients.csv`: one row per client, in order, with `name` if the source has names; blanks are nan."""
-        return _frame(self._written_at_the_end("clients.csv"))
+        return read_frame(self._written_at_the_end("clients.csv"), "name")
 
     @property
     def client_rounds(self) -> "DataFrame":
@@ -312,13 +312,6 @@ class SavedRun:
         # compares values, since another model may have received a number that became free
         new[:both] = (found.models[:both] != models[:both]).any(1)
         return (found.index >= 0) & new[found.index]
-
-
-def _frame(table: Path | BytesIO) -> "DataFrame":
-    from pandas import read_csv  # takes most of a second, and only notebooks need it
-
-    # a client may be called 007 or NA
-    return read_csv(table, dtype={"name": str}, keep_default_na=False, na_values=[""])
 
 
 def _for_seed_of_run(path: Path, config: Mapping[str, Any], experiment: Experiment) -> Experiment:

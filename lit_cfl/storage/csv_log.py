@@ -5,13 +5,16 @@ import hashlib
 import json
 import lzma
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from io import StringIO
+from io import BytesIO, StringIO
 from math import isnan
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lit_cfl.errors import InputError
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _MIB = 2**20
 Mark = list[int | str]  # size in bytes, and the SHA-256 of these bytes
@@ -115,6 +118,17 @@ def read_table(path: Path, size: int | None = None, text: Collection[str] = ()) 
     """
     data = path.read_bytes()
     return _rows(lzma.decompress(data) if path.suffix == ".xz" else data[:size], text)
+
+
+def read_frame(table: Path | BytesIO, *texts: str) -> "DataFrame":
+    """Reads a table as a DataFrame; blanks are NaN.
+
+    Args:
+        texts: Columns with names, which are read unchanged: one may be 007 or NA.
+    """
+    from pandas import read_csv  # takes most of a second
+
+    return read_csv(table, dtype=dict.fromkeys(texts, str), keep_default_na=False, na_values=[""])
 
 
 def read_columns(path: Path, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:

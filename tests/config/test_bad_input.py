@@ -224,7 +224,7 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
             ),
             ("dashboard --foo", "unrecognized arguments: --foo; its options: --project, --entity, --name, "),
             ("evaluate", "the following arguments are required: run_dir; see lit-cfl evaluate --help"),
-            ("--foo", "unrecognized arguments: --foo; see lit-cfl --help"),
+            ("--foo", "unrecognized arguments: --foo; its options: --version, --help; see lit-cfl --help"),
             ("report runs/x --fig figures", "unrecognized arguments: --fig figures (did you mean --figures?)"),
         ]
     ),

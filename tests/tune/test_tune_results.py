@@ -41,7 +41,7 @@ def last_result(rounds: int, **more: Any) -> dict[str, Any]:
 
 def test_null_as_a_choice_differs_from_a_parameter_that_a_trial_does_not_have(job: TrialJob, tmp_path: Path):
     job = with_study(job, space={"stop": {"choice": [None, {"class_path": "StopRule"}]}})
-    rows = [{"trial_id": "0000", "stop": None}, {"trial_id": "0001"}]
+    rows = [{"trial_id": "0000", "stop": "null"}, {"trial_id": "0001"}]
     write_trials(tmp_path / "trials.csv", rows, job)
     found = StudyResult(tmp_path, rows, None, {}, None).trials["stop"]
     assert found[0] == "null"
