@@ -42,6 +42,7 @@ def save_partition(path: Path, data: FederatedData) -> None:
         "skew": data.skew,
         "clients": data.num_clients,
         "labels": list(data.examples.label_names),
+        "cluster_names": list(data.cluster_names),
     }
     arrays: dict[str, Any] = {"about": np.array(json.dumps(about)), **_arrays(data)}
     arrays[TRUTH] = arrays.pop(_LISTED_TRUTH)
@@ -122,7 +123,9 @@ def _build_data(arrays: Mapping[str, np.ndarray], about: Mapping[str, Any], exam
     names = tuple(arrays["names"].tolist()) if "names" in arrays else ()
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items() if name != "names"}
     newcomers = tensors.pop("newcomers", None)
-    return replace(with_lists(blank, tensors), newcomers=newcomers, partition_seed=about["seed"], names=names)
+    clusters = tuple(about.get("cluster_names", ()))  # files of 0.2 have none
+    data = replace(with_lists(blank, tensors), names=names, cluster_names=clusters)
+    return replace(data, newcomers=newcomers, partition_seed=about["seed"])
 
 
 def _arrays(data: FederatedData) -> dict[str, np.ndarray]:

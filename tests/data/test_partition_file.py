@@ -36,6 +36,14 @@ def test_loaded_partition_is_the_one_saved(tmp_path: Path):
     assert (again.skew, partition_hash(again)) == (data.skew, partition_hash(data))
 
 
+def test_file_keeps_the_names_of_clients_and_clusters(tmp_path: Path):
+    own = np.arange(12) // 2
+    module = ArrayData(np.zeros((12, 2)), own % 2, client=own + 3, cluster=np.array(["north", "south"])[own % 2])
+    save_partition(tmp_path / "p.npz", module.federated(0))
+    again = load_partition(tmp_path / "p.npz", module.examples)
+    assert (again.names, again.cluster_names) == (("3", "4", "5", "6", "7", "8"), ("north", "south"))
+
+
 @pytest.mark.parametrize(("partition_seed", "expected"), [(None, 3), (0, 0), (11, 11)])
 def test_file_says_under_which_seed_the_partition_was_drawn(tmp_path: Path, partition_seed: int | None, expected: int):
     data = Digits(num_clients=7, partition_seed=partition_seed).federated(3)
