@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lit_cfl.errors import InputError, Notice, join_ids
 
-_EXACT = 2**53  # smallest whole number that a float cannot tell from the next
+EXACT = 2**53  # smallest whole number that a float cannot tell from the next
 
 
 def labels_of(values: Any, what: str, remedy: str = "number them") -> tuple[np.ndarray, tuple[str, ...]]:
@@ -189,10 +189,11 @@ def number_values(values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray
         the values by number, str `[n]`, and the number of each, int64 `[N]`.
     """
     if values.dtype.kind == "f" and (values == np.floor(values)).all():
-        if values.size and abs(values).max() >= _EXACT:
+        if values.size and abs(values).max() >= EXACT:
+            largest = float(values[abs(values).argmax()])
             raise InputError(
-                f"{what} holds {values[abs(values).argmax()]!r}, but floats cannot represent all whole numbers from "
-                f"{_EXACT} on; give integers or strings"
+                f"{what} holds {largest}, but floats cannot represent all whole numbers from {EXACT} on; give integers "
+                "or strings"
             )
         values = values.astype(np.int64)  # pandas stores integers of a column with former blanks as floats
     found, index = np.unique(values, return_inverse=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lit_cfl.datamodules.columns import EXACT
 from lit_cfl.datamodules.table_notes import (
     find_ids,
     find_likely_clusters,
@@ -126,12 +127,13 @@ def _read(path: Path, client: str | None) -> "DataFrame":
 
 
 def _as_ids(words: "Series") -> "Series":
-    """Converts a column of words to numbers if all are numbers, unless one has a leading zero, as in 007."""
+    """Converts a column of words to numbers, unless some are none, have leading zeros (007), or would be rounded."""
     import pandas
 
     numbers = pandas.to_numeric(words, errors="coerce")
     is_word = (numbers.isna() & words.notna()) | words.str.match(r"\s*0\d", na=False)
-    return words if is_word.any() else numbers
+    is_rounded = numbers.dtype.kind == "f" and bool((numbers.abs() >= EXACT).any())
+    return words if is_word.any() or is_rounded else numbers
 
 
 def _require_columns(

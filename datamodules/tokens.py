@@ -46,8 +46,6 @@ class Vocabulary:
             texts: Any number of texts.
             max_size: Maximum number of words, 1 or more; None = no limit.
         """
-        if max_size is not None and max_size < 1:
-            raise InputError(f"a vocabulary of {max_size} words was asked for; give 1 or more")
         counts = Counter[str]()
         for text in texts:
             counts.update(words(text))
@@ -83,8 +81,6 @@ class Vocabulary:
         Returns:
             int32 `[N, length]`.
         """
-        if length < 1:
-            raise InputError(f"texts of {length} tokens were asked for; give a length of 1 or more")
         if pad not in get_args(Padding):
             raise InputError(f"padding is {pad!r}; give one of {', '.join(get_args(Padding))}")
         encoded = np.full((len(texts), length), PADDING, dtype=np.int32)

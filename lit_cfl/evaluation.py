@@ -18,7 +18,7 @@ from lit_cfl.engines.base import Engine
 from lit_cfl.errors import InputError, Notice, join_ids, with_client_names
 from lit_cfl.local_work import Budget
 from lit_cfl.metric_names import ENTROPY, tuned_columns
-from lit_cfl.scores import ACCURACY, CLASSIFIER, Score, Scores, SetScore, per_example
+from lit_cfl.scores import ACCURACY, CLASSIFIER, Scores, SetScore, per_example
 from lit_cfl.seeds import generator
 from lit_cfl.set_predictions import SetPredictions
 
@@ -233,12 +233,15 @@ def _score(
     def per_client(values: Tensor) -> Tensor:
         return torch.zeros(len(held), dtype=values.dtype).index_add_(0, held.owners, values[where])[list_of]
 
-    means = [*zip(map(per_client, values * found.weights), map(per_client, found.weights), strict=True)]
+    means = zip(map(per_client, values * found.weights), map(per_client, found.weights), strict=True)
     predictions = None
     if found.outputs is not None:
         labels = data.examples.targets(asked % views).cpu()
         predictions = SetPredictions(found.outputs, labels, where.split(held.sizes.tolist()), list_of)
-    both = [_sums_of(score, means, predictions) for score in engine.scores]
+    both = [
+        next(means) if predictions is None or not isinstance(score, SetScore) else predictions.of_clients(score)
+        for score in engine.scores
+    ]
     sums, weights = (torch.stack(parts) for parts in zip(*both, strict=True))
     by_class = None
     if class_counts:
@@ -248,18 +251,6 @@ def _score(
         counts = [torch.bincount(cells, each, size) for each in (torch.ones_like(right), right)]
         by_class = torch.stack(counts).view(2, len(held), classes)[:, list_of]
     return SplitScores(engine.scores, mine.sizes, per_client(found.losses), sums, weights, predictions, by_class)
-
-
-def _sums_of(
-    score: Score, means: list[tuple[Tensor, Tensor]], predictions: SetPredictions | None
-) -> tuple[Tensor, Tensor]:
-    """Returns a score's sums and weights per client; see `SplitScores`.
-
-    Those of a mean are taken from the front of `means`.
-    """
-    if not isinstance(score, SetScore) or predictions is None:
-        return means.pop(0)
-    return predictions.of_clients(score)
 
 
 def _score_once(mine: ClientIndex, index: Tensor, views: int) -> tuple[ClientIndex, Tensor, tuple[Tensor, Tensor]]:

@@ -65,7 +65,13 @@ class FedProxFEMNIST(Partition):
         there = of_label.sizes[which]
         short = int((sizes > there).any(1).sum())
         if self.sharing and short:
-            warnings.warn(Notice(_shortage_notice(short, self.num_clients, of_label)), stacklevel=2)
+            warnings.warn(
+                f"{short} of {self.num_clients} clients should have more images of a letter than exist "
+                f"({of_label.sizes.tolist()} of the letters a to j); they get all of them, so they are smaller than "
+                "drawn",
+                Notice,
+                stacklevel=2,
+            )
         if self.sharing:
             starts, sizes = torch.zeros_like(which), sizes.minimum(there)
         else:
@@ -79,10 +85,3 @@ class FedProxFEMNIST(Partition):
         whole = shuffle_lists(join_pieces(of_label, which, starts, sizes), rng)
         train = whole.sizes * 9 // 10
         return Division(whole.first(train).pack(), whole.after(train).pack(), which[:, 0], self.skew)
-
-
-def _shortage_notice(short: int, num_clients: int, of_label: ClientIndex) -> str:
-    return (
-        f"{short} of {num_clients} clients should have more images of a letter than exist ({of_label.sizes.tolist()} "
-        "of the letters a to j); they get all of them, so they are smaller than drawn"
-    )

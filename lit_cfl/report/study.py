@@ -149,12 +149,11 @@ def section(study: SavedStudy, name: str, guard: DrawingGuard) -> Section:
 
 def _shares(study: SavedStudy) -> Mapping[str, float]:
     """Computes the importance of parameters, leaving out finished trials that lack the metric."""
-    known_rows = [row for row in study.trained if row["status"] != FINISHED_STATUS or _value(row, study) is not None]
+    metric = study.objective.metric
+    known_rows = [
+        row for row in study.trained if row["status"] != FINISHED_STATUS or finite_number(row.get(metric)) is not None
+    ]
     return {} if study.space is None else importance(known_rows, study.space, study.objective)
-
-
-def _value(row: Row, study: SavedStudy) -> float | None:
-    return finite_number(row.get(study.objective.metric))
 
 
 def headline(study: SavedStudy) -> str:

@@ -350,6 +350,9 @@ def test_leading_zeros_tell_clients_apart(tmp_path: Path):
     assert ArrayData(source=path, test=0).federated(0).names == ("01", "1", "007")
     path = written(tmp_path, "client,x,y\n2.0,1,0\n 1,2,1\n0,3,0\n2,4,1\n")
     assert ArrayData(source=path, test=0).federated(0).names == ("0", "1", "2")
+    long = "12345678901234567890123", "12345678901234567890124"  # equal as floats
+    path = written(tmp_path, f"client,x,y\n{long[0]},1,0\n{long[1]},2,1\n")
+    assert ArrayData(source=path, test=0).federated(0).names == long
 
 
 def test_clients_of_a_large_table_may_be_numbers_and_words(tmp_path: Path):
