@@ -256,8 +256,8 @@ def test_a_folder_of_tables_is_refused_with_the_call_that_joins_them(tmp_path: P
 )
 def test_array_that_nobody_asked_for_is_refused(tmp_path: Path, name: str, hint: str):
     path = saved(tmp_path / "own.npz", **given(), **{name: np.arange(12)})
-    expected = f"{path} holds the array {name!r}{hint}, but only x, y, client, cluster, is_test are read; rename it, or leave it out"
-    expected += "; save it with np.savez"
+    expected = f"{path} holds the array {name!r}{hint}, but only x, y, client, cluster, is_test are read; rename it, or"
+    expected += " leave it out; save it with np.savez"
     assert error_of(ArrayData(source=path)) == expected
     assert error_of(ArrayData(source=tmp_path)) == expected
 
