@@ -64,7 +64,7 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
     _require_finite(path, table[[name for name in [*inputs, found.get("y")] if name in table]])
     if clients is not None and is_known:
         _require_one_cluster(path, clients, table[found["cluster"]])
-    note_doubled_lines(path, table)
+    note_doubled_lines(path, table[[*inputs, *([found["y"]] if "y" in found else [])]], clients)
     note_labels(path, table[inputs], table.get(found.get("y")))
     ids = find_ids(path, table[inputs], clients)
     note_clusters(path, table[inputs], table.get(found.get("cluster")))

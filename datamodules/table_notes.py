@@ -42,14 +42,22 @@ def line_of(path: Path, row: int) -> int:
         return next(islice(filled, row + 1, None), row + 2)
 
 
-def note_doubled_lines(path: Path, table: "DataFrame") -> None:
-    """Warns of lines that are equal to an earlier one in a table whose measurements hardly repeat by chance."""
-    doubled = table.duplicated()
+def note_doubled_lines(path: Path, examples: "DataFrame", clients: "Series | None") -> None:
+    """Warns of lines that are equal to an earlier one in a table whose measurements hardly repeat by chance.
+
+    Args:
+        path: Path of the table.
+        examples: Its inputs and labels.
+        clients: Client of each line; None = not in the table.
+    """
+    doubled = examples.duplicated()
     count = int(doubled.sum())
-    if count and _equal_pairs_by_chance(table[~doubled]) < _NO_PAIR:
+    if count and _equal_pairs_by_chance(examples[~doubled]) < _NO_PAIR:
+        own = doubled if clients is None else examples.assign(**{str(clients.name): clients}).duplicated()
+        of_others = f" ({int((doubled & ~own).sum())} of them one of another client)" if (doubled & ~own).any() else ""
         warnings.warn(
-            f"{path}: {count_noun(count, 'line')} repeat{'s' * (count == 1)} an earlier one, the first in line "
-            f"{line_of(path, int(doubled.to_numpy().argmax()))}; if they were saved twice, remove them "
+            f"{path}: {count_noun(count, 'line')} repeat{'s' * (count == 1)} an earlier one{of_others}, the first in "
+            f"line {line_of(path, int(doubled.to_numpy().argmax()))}; if they were saved twice, remove them "
             "(pandas: table.drop_duplicates()), as they may be trained on and tested",
             Notice,
             stacklevel=3,

@@ -58,11 +58,11 @@ def look_up_models(personal: PersonalModels, clients: Tensor, fallback: Tensor) 
         fallback: Models `[1, d]` to return if no client has one; no client is assigned to them.
 
     Returns:
-        all models `[K, d]`, and which of them each client has, int64 `[n]`, -1 = none.
+        all models `[K, d]`, in the order in which clients first trained, so that a number stays that of one client, and
+        which of them each client has, int64 `[n]`, -1 = none.
     """
     if not personal:
         return fallback, torch.full((len(clients),), -1)
-    known = torch.tensor(sorted(personal), dtype=torch.int64)
-    position = torch.searchsorted(known, clients).clamp(max=len(known) - 1)
-    models = collect_rows((personal[client][None] for client in known.tolist()), len(known))
-    return models, torch.where(known[position] == clients, position, -1)
+    numbers = {client: number for number, client in enumerate(personal)}
+    models = collect_rows((model[None] for model in personal.values()), len(personal))
+    return models, torch.tensor([numbers.get(client, -1) for client in clients.tolist()], dtype=torch.int64)

@@ -34,6 +34,7 @@ _TO_TARGET = ("rounds_to_target", *(f"{cost}_to_target" for cost in _COSTS))
 _NOT_OF_THE_ALGORITHM = ("server", "shared", "personal", "task", "local")  # must be equal for `gaps_closed`
 COLUMNS = (
     *("algorithm", "class", "runs", "failed", "test_mean", "test_sd", "val_mean", "val_sd", "tuned_mean", "tuned_sd"),
+    *("newcomers_mean", "newcomers_sd"),
     *("pairs", "pairs_over_shared_clients", "difference", "difference_low", "difference_high", "gap_closed"),
     *("ari_mean", "ari_sd", "clusters_mean", "clusters_sd", "target", "reached", *_TO_TARGET),
     *(*_COSTS, "local_scored_examples", "seconds", "rounds_with_all_clients"),
@@ -48,7 +49,7 @@ def run_columns(score: Score) -> tuple[str, ...]:
 def _figures(score: Score) -> dict[str, str]:
     """Maps columns of `runs.csv` to the entries of a run's summary that they show."""
     found = {f"{split}_{score.name}": main_column((score,), split) for split in ("test", "val")}
-    return found | {f"tuned_{score.name}": f"test/tuned_{score.name}"} | _RUNS
+    return found | {f"{kind}_{score.name}": f"test/{kind}_{score.name}" for kind in ("tuned", "newcomers")} | _RUNS
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def _row(comparison: Comparison, name: str, runs: Sequence[Row], target: float |
     reached = [run for run in done if run["rounds_to_target"] is not None]
     row: Row = {"algorithm": name, "class": type(comparison.experiments[name].algorithm).__name__, "runs": len(done)}
     row["failed"] = len(mine) - len(done)
-    scored = {split: f"{split}_{score.name}" for split in ("test", "val", "tuned")}
+    scored = {split: f"{split}_{score.name}" for split in ("test", "val", "tuned", "newcomers")}
     for what, key in (scored | {"ari": "ari", "clusters": "clusters"}).items():
         found = spread([run[key] for run in done])
         row |= {f"{what}_mean": found.mean, f"{what}_sd": found.deviation}
@@ -285,6 +286,8 @@ def _notes(
         notes.append(ARI_NOTE)
     if any(row["tuned_mean"] is not None for row in rows):
         notes.append(f"Tuned {name}: test {name} of clients that fine-tuned their models (evaluation.fine_tune).")
+    if any(row["newcomers_mean"] is not None for row in rows):
+        notes.append(f"Newcomers: test {name} of clients that were held out (data.newcomers) and placed at the end.")
     if sample is not None:
         notes.append(f"Scores are over a fixed sample of {sample} clients (evaluation.clients).")
     if target is not None:

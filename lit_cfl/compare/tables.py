@@ -45,6 +45,7 @@ def cells(results: Results) -> list[list[str]]:
         f"test {score}": lambda row: _spread(row, "test"),
         f"val {score}": lambda row: _spread(row, "val"),
         f"tuned {score}": lambda row: _spread(row, "tuned"),
+        "newcomers": lambda row: _spread(row, "newcomers"),
         f"difference to {rows[0]['algorithm']}": lambda row: "" if row is rows[0] else _difference(row),
         "gap closed": lambda row: number(row["gap_closed"], 2),
         "ARI": lambda row: _spread(row, "ari", 2),
@@ -57,7 +58,8 @@ def cells(results: Results) -> list[list[str]]:
         "time s": lambda row: number(row["seconds"], 1),
     }
     optional = {f"val {score}": "val_mean", f"tuned {score}": "tuned_mean"}
-    optional |= {"gap closed": "gap_closed", "ARI": "ari_mean", "clusters": "clusters_mean"}
+    optional |= {"newcomers": "newcomers_mean", "gap closed": "gap_closed"}
+    optional |= {"ARI": "ari_mean", "clusters": "clusters_mean"}
     for heading, name in optional.items():
         if all(row[name] is None for row in rows):
             del columns[heading]

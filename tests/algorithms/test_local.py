@@ -6,6 +6,7 @@ from quadratic import ids, quadratic_clients, rng
 from torch.testing import assert_close
 
 from lit_cfl.algorithms import Ditto, Local
+from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.algorithms.local import LocalState
 from lit_cfl.testing import QuadraticWork
 
@@ -26,6 +27,17 @@ def test_each_client_takes_its_own_steps_from_the_common_start_and_no_others():
     for client, rounds in {0: 2, 1: 2, 2: 1, 3: 3}.items():
         assert_close(personal[client], work.centers[client] + 0.75 ** (3 * rounds) * (start - work.centers[client]))
     assert set(personal) == {0, 1, 2, 3}  # client 4 was never selected
+
+
+@pytest.mark.parametrize("algorithm", [Local(), Ditto()])
+def test_the_number_of_a_clients_model_stays_when_others_train_later(algorithm: Algorithm):
+    work = quadratic_clients(5)
+    state, _ = algorithm.round(algorithm.init(work, rng())[0], ids(0, 3), work.at(0), rng())
+    assert algorithm.serve(state, torch.arange(5)).index.tolist() == [0, -1, -1, 1, -1]
+    state, _ = algorithm.place(state, ids(1), work.at(1), rng(1))
+    served = algorithm.serve(state, torch.arange(5))
+    assert served.index.tolist() == [0, 2, -1, 1, -1]
+    assert torch.equal(served.models[2], state.personal[1])
 
 
 def test_it_is_ditto_without_a_pull():

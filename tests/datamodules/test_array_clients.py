@@ -501,6 +501,9 @@ def test_repeated_lines_of_rounded_measurements_are_noted_unless_they_may_be_cha
     twice.to_csv(tmp_path / "twice.csv", index=False)
     with pytest.warns(Notice, match="7 lines repeat an earlier one, the first in line 902"):
         ArrayData(source=tmp_path / "twice.csv").federated(0)
+    pd.concat([frame, frame.iloc[[0, 1]].assign(client=9)]).to_csv(tmp_path / "other.csv", index=False)
+    with pytest.warns(Notice, match=r"2 lines repeat an earlier one \(2 of them one of another client\), the first in"):
+        ArrayData(source=tmp_path / "other.csv").federated(0)
     twice[["a", "y", "client"]].to_csv(tmp_path / "few.csv", index=False)  # most lines repeat one by chance
     with warnings.catch_warnings():
         warnings.simplefilter("error")
