@@ -54,14 +54,6 @@ def test_ids_turn_back_into_the_first_words(texts: list[str], length: int):
         assert back == [words(text)[:length] for text in texts]
 
 
-@pytest.mark.parametrize("size", [0, -1])
-def test_vocabulary_without_words_is_refused(size: int):
-    with pytest.raises(InputError, match=f"vocabulary of {size} words"):
-        Vocabulary.of(["a"], size)
-    with pytest.raises(InputError, match=f"texts of {size} tokens"):
-        Vocabulary(("a",)).encode(["a"], size)
-
-
 def test_padding_on_no_side_is_refused():
     with pytest.raises(InputError, match="padding is 'left'; give one of front, end"):
         Vocabulary(("a",)).encode(["a"], 2, "left")
