@@ -42,7 +42,7 @@ def keep_trained(personal: PersonalModels, fitted: Fitted, clients: Tensor, num_
             client: keep_row(row, of=num_clients)
             for client, row in zip(ids.tolist(), chunk.models[chunk.trained], strict=True)
         }
-    return dict(personal) | trained
+    return dict(personal) | dict(sorted(trained.items()))  # numbers must not depend on the order of the clients
 
 
 def clients_without_model(personal: PersonalModels, clients: Tensor) -> Tensor:
