@@ -15,7 +15,7 @@ from typing import Any
 
 from lit_cfl.config import catalogue
 from lit_cfl.config.files import append_to_path, read_config, require_class_entries
-from lit_cfl.config.given_options import merge_options
+from lit_cfl.config.given_options import given_options, merge_options
 from lit_cfl.config.named_configs import config_path
 from lit_cfl.config.option_tree import class_of, experiment_tree
 from lit_cfl.config.typed_words import split_list
@@ -110,7 +110,7 @@ def read_arguments(arguments: Sequence[str]) -> CompareArguments:
     read = {
         "config": merge_options([read_config(file) for file in files], []) if files else configs[0],
         "files": files,
-        "algorithms": [entry for word in given.algorithms or [] for entry in _entries(word)],
+        "algorithms": _entries(given.algorithms or []),
         "seeds": _whole_numbers(given.seeds or []),
     }
     return CompareArguments(**(vars(given) | read), rest=rest)
@@ -153,9 +153,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _entries(word: str) -> list[str]:
-    """Splits a list such as `FedAvg,IFCA` at commas, except for commas in file names."""
-    return [word] if Path(word).is_file() or Path(word.partition("=")[2]).is_file() else split_list([word])
+def _entries(words: Sequence[str]) -> list[str]:
+    """Splits lists such as `FedAvg,IFCA` and `[FedAvg, IFCA]`, except for commas in file names."""
+    if words and words[0].startswith("[") and words[-1].endswith("]"):
+        return split_list(words)
+    found: list[str] = []
+    for word in words:
+        is_file = Path(word).is_file() or Path(word.partition("=")[2]).is_file()
+        found += [word] if is_file else split_list([word])
+    return found
 
 
 def _whole_numbers(words: Sequence[str]) -> list[int]:
@@ -253,12 +259,15 @@ def read_entries(words: Sequence[str], own: Section | None) -> list[ComparedAlgo
         InputError: an unknown file, a name twice, or a name that a folder cannot have.
     """
     entries = [_entry(word, own) for word in words]
-    for number, entry in enumerate(entries):
+    earlier: dict[str, str] = {}
+    for word, entry in zip(words, entries, strict=True):
         _require_name(entry.name)
-        if entry.name.lower() in [other.name.lower() for other in entries[:number]]:
+        name, what = entry.name.lower(), word.removeprefix(f"{entry.name}=")
+        if name in earlier:
             raise InputError(
-                f"--algorithms has {entry.name} twice; give each a separate name: A={words[number]} B={words[number]}"
+                f"--algorithms has {entry.name} twice; give each a separate name: A={earlier[name]} B={what}"
             )
+        earlier[name] = what
     return entries
 
 
@@ -303,18 +312,28 @@ def name_own_training(name: str, message: str) -> str:
 
 
 def _require_known_names(entries: Sequence[ComparedAlgorithm], words: Sequence[str]) -> None:
-    """Refuses algorithm names that are experiment options, and options of algorithms that are not compared."""
+    """Refuses algorithm names that are experiment options, and options that none of these algorithms can have."""
     names = [entry.name for entry in entries]
     heads = {option.partition(".")[0] for option in experiment_tree([], []).names()}
     taken = [name for name in names if name in heads]
     if taken:
         raise InputError(f"{taken[0]!r} is an option of experiments; give the algorithm another name, NAME=...")
+    for entry in entries:
+        known = class_of(entry.section["class_path"], "algorithms")
+        for option, _ in given_options(entry.words):
+            group, _, name = option.partition(".")
+            head = name.partition(".")[0]
+            if group == "algorithm" and head in heads and known is not None and head not in known.options:
+                raise InputError(
+                    f"--{entry.name}.{name}: {name} is the same for all compared algorithms; give --{name}, without "
+                    f"{entry.name}"
+                )
     for word in words:
         head, dot, _ = word.removeprefix("--").partition("=")[0].partition(".")
         if word.startswith("--") and dot and head not in heads:
-            known = ", ".join(names)
             raise InputError(
-                f"{word}: no algorithm here is called {head!r}{suggest(head, names)}; the algorithms are {known}"
+                f"{word}: no algorithm here is called {head!r}{suggest(head, names)}; the algorithms are "
+                f"{', '.join(names)}"
             )
 
 

@@ -367,7 +367,9 @@ def _similar_class(name: str, kind: str, known: Sequence[str]) -> str:
 def _defines(file: Path, name: str) -> bool:
     """Returns whether a Python file defines a class of this name, without running the file."""
     try:
-        return re.search(rf"^class {re.escape(name)}\b", file.read_text("utf-8"), re.MULTILINE) is not None
+        return (
+            name != "" and re.search(rf"^class {re.escape(name)}\b", file.read_text("utf-8"), re.MULTILINE) is not None
+        )
     except (OSError, UnicodeDecodeError):
         return False
 

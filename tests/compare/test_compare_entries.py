@@ -38,6 +38,18 @@ def test_an_entry_is_a_class_a_configuration_or_a_file():
     assert clusters == [None, 4, 8, 7, None, None]
 
 
+def test_a_list_of_algorithms_may_have_commas_and_brackets():
+    Path("a,b.yaml").write_text("algorithm: FedAvg\n")
+    given = {
+        ("FedAvg,IFCA", "x=Local"): ["FedAvg", "IFCA", "x=Local"],
+        ("[FedAvg,", "IFCA]"): ["FedAvg", "IFCA"],
+        ("[FedAvg,IFCA]",): ["FedAvg", "IFCA"],
+        ("a,b.yaml", "x=a,b.yaml"): ["a,b.yaml", "x=a,b.yaml"],
+    }
+    for words, expected in given.items():
+        assert read_arguments(["--config", "quickstart", "--algorithms", *words]).algorithms == expected
+
+
 def test_an_entry_from_a_file_has_its_server_and_personal_layers():
     server = "{class_path: torch.optim.SGD, init_args: {lr: 1.0, momentum: 0.9}}"
     Path("mine.yaml").write_text(f"algorithm: FedAvg\npersonal: bn*\nshared: null\nserver: {server}\nrounds: 9\n")
@@ -237,6 +249,14 @@ def test_server_shared_and_personal_layers_may_belong_to_one_entry():
             ("--config quickstart --algorithms FedAvg tune/quickstart", "names no algorithm"),
             ("--config quickstart --algorithms FedAvg ifca", "ifca: 'ifca' is not known (did you mean IFCA?)"),
             ("--config quickstart --algorithms IFCA IFCA", "IFCA twice; give each a separate name: A=IFCA B=IFCA"),
+            ("--config quickstart --algorithms A=IFCA A=FedAvg", "A twice; give each a separate name: A=IFCA B=FedAvg"),
+            ("--config quickstart --algorithms FedAvg fedavg/digits", "name: A=FedAvg B=fedavg/digits"),
+            (
+                "--config quickstart --algorithms FedAvg IFCA --IFCA.rounds 3",
+                "--IFCA.rounds: rounds is the same for all compared algorithms; give --rounds, without IFCA",
+            ),
+            ("--config quickstart --algorithms IFCA --IFCA.task.net=MLP", "give --task.net, without IFCA"),
+            ("--config quickstart --algorithms x=", "x: '' is not known. Known: "),
             ("--config quickstart --algorithms FedAvg IFCA --num_clusters 3", "begin with its name (--IFCA.OPTION)"),
             ("--config quickstart --algorithms a/b=IFCA", "'a/b' cannot be an algorithm's name"),
             (r"--config quickstart --algorithms a\b=IFCA", "cannot be an algorithm's name"),
