@@ -152,7 +152,7 @@ def headline(groups: Sequence[Group], score: Score) -> list[str]:
     shown = next((group for group in best_first if group.first.algorithm != "Oracle"), None)
     first, several = shown and shown.first, shown is not None and len(shown.runs) > 1
     ari, count, clients = (
-        last_value(first, f"clusters/{name}") if first else None for name in ("ari", "count", "assigned")
+        last_value(first, name) if first else None for name in ("clusters/ari", "clusters/count", "clients/evaluated")
     )
     # with as many clusters as clients (Local), no clients share a model
     if shown is not None and count is not None and count > 1 and count != clients:

@@ -625,8 +625,13 @@ def test_the_first_lines_name_the_five_best_and_what_the_first_run_found(tmp_pat
 
 
 def test_the_first_lines_count_the_clusters_of_the_best_and_none_of_one_client_each(tmp_path: Path):
-    local = {"test/weighted_accuracy": 0.5, "clusters/count": 23.0, "clusters/assigned": 23.0}
-    ifca = {"test/weighted_accuracy": 0.6, "clusters/count": 2.0, "clusters/assigned": 23.0}
+    local = {
+        "test/weighted_accuracy": 0.5,
+        "clusters/count": 23.0,
+        "clusters/assigned": 30.0,
+        "clients/evaluated": 23.0,
+    }
+    ifca = {"test/weighted_accuracy": 0.6, "clusters/count": 2.0, "clusters/assigned": 30.0, "clients/evaluated": 23.0}
     groups = [ended_group(tmp_path, name, row) for name, row in {"Local": local, "IFCA": ifca}.items()]
     assert overview.headline(groups, ACCURACY)[1:] == [
         "IFCA divides the clients into 2 clusters. Their agreement with the true clusters is 1.00 (1 = equal)."
