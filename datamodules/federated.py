@@ -19,6 +19,7 @@ from lit_cfl.data.checks import require_division, require_examples, require_view
 from lit_cfl.data.partition_file import load_partition
 from lit_cfl.data.shift import Shift, with_concepts
 from lit_cfl.datamodules.partition import split_each
+from lit_cfl.datamodules.partition.checks import require_share
 from lit_cfl.errors import InputError, Notice, count_noun
 from lit_cfl.seeds import derive
 from lit_cfl.storage.given_paths import expand_home
@@ -61,12 +62,8 @@ class FederatedDataModule(LightningDataModule, ABC):
         augment: Augment | AugmentFunction | str | None = None,
     ) -> None:
         super().__init__()
-        for (name, of), share in {
-            ("validation", "each client's training examples"): validation,
-            ("newcomers", "the clients"): newcomers,
-        }.items():
-            if not 0 <= share < 1:
-                raise InputError(f"{name} is {share}; give a share of {of}, 0 or more and below 1")
+        require_share("validation", validation, " of each client's training examples")
+        require_share("newcomers", newcomers, " of the clients")
         if batch_size < 1:
             raise InputError(f"data.batch_size is {batch_size}; it must be 1 or more")
         self.shift = _shifts(shift)

@@ -10,10 +10,10 @@ from lit_cfl.data import ClientIndex
 from lit_cfl.errors import InputError, join_ids
 
 
-def require_share(name: str, share: float) -> None:
+def require_share(name: str, share: float, of: str = "") -> None:
     """Raises InputError unless a share is at least 0 and below 1."""
     if not 0 <= share < 1:
-        raise InputError(f"{name} is {share}; give a share, 0 or more and below 1")
+        raise InputError(f"{name} is {share}; give a share{of}, 0 or more and below 1")
 
 
 def require_enough(num_examples: int, num_clients: int, min_size: int = 1, option: str = "min_size") -> None:

@@ -65,7 +65,8 @@ class Incremental(Shift):
         if at.round not in self.rounds:
             return data, None
         number = list(self.rounds).index(at.round)
-        clients, withheld = at.participants, _withheld(data)
+        clients = at.participants
+        withheld = ClientIndex.empty(data.num_clients) if data.withheld is None else data.withheld
         present = data.train.select(clients)
         if number == 0 and not len(clients):
             warnings.warn(
@@ -101,10 +102,6 @@ def share_of(share: float, sizes: Tensor) -> Tensor:
     """
     numerator, denominator = Fraction(share).limit_denominator(1_000_000_000).as_integer_ratio()
     return (sizes * numerator + denominator - 1) // denominator
-
-
-def _withheld(data: FederatedData) -> ClientIndex:
-    return ClientIndex.empty(data.num_clients) if data.withheld is None else data.withheld
 
 
 def _moves(before: FederatedData, after: FederatedData, clients: Tensor) -> ShiftLog:

@@ -39,9 +39,8 @@ class Task(LightningModule, ABC):
         """Computes the net's outputs. Raises InputError if they are not a tensor."""
         outputs = self.net(inputs)
         if not isinstance(outputs, Tensor):
-            raise InputError(
-                f"{type(self.net).__name__} returned {_describe(outputs)}; return a tensor{_suggest_tensor(outputs)}"
-            )
+            what = "None" if outputs is None else f"a {type(outputs).__name__}"
+            raise InputError(f"{type(self.net).__name__} returned {what}; return a tensor{_suggest_tensor(outputs)}")
         return outputs
 
     @abstractmethod
@@ -95,10 +94,6 @@ def _as_factors(weights: Tensor, outputs: Tensor) -> Tensor:
 def most_likely(outputs: Tensor) -> Tensor:
     """Finds the index of the largest output `[..., labels]`, int64 `[...]`; -1 if an output is nan."""
     return outputs.argmax(-1).where(~outputs.isnan().any(-1), -1)
-
-
-def _describe(outputs: Any) -> str:
-    return "None" if outputs is None else f"a {type(outputs).__name__}"
 
 
 def _suggest_tensor(outputs: Any) -> str:

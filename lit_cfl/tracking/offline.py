@@ -65,7 +65,11 @@ def sync_line(runs: Iterable[Path]) -> str | None:
         runs: Run directories; their baselines are included.
     """
     folders = [place / "wandb" for run in runs for place in (run, run / "baseline")]
-    waiting = [folder for folder in folders if any(map(_waits, folder.glob("offline-run-*/*.wandb")))]
+    waiting = [
+        folder
+        for folder in folders
+        if any(not _marker_of(file).exists() for file in folder.glob("offline-run-*/*.wandb"))
+    ]
     if not waiting:
         return None
     if len(waiting) > _MAX_NAMED:
@@ -75,10 +79,6 @@ def sync_line(runs: Iterable[Path]) -> str | None:
         command = f"wandb sync {' '.join(shlex.quote(str(folder)) for folder in waiting)}"
     # the command is not last, since a full stop follows the text and would be copied
     return f"W&B keeps this offline; `{command}` uploads it"
-
-
-def _waits(file: Path) -> bool:
-    return not _marker_of(file).exists()
 
 
 def _marker_of(file: Path) -> Path:
