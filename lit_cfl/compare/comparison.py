@@ -28,9 +28,9 @@ from lit_cfl.config.parser import merge_files
 from lit_cfl.config.variants import base_config, build
 from lit_cfl.devices import release_gpu_memory
 from lit_cfl.engines.choose_device import require_first_gpu
-from lit_cfl.engines.plan import PlanOptions
+from lit_cfl.engines.plan import Plan, PlanOptions
 from lit_cfl.errors import InputError, prefix_errors, suggest_share
-from lit_cfl.experiment import Experiment
+from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.rounds import warn_of_ineffective_options
 from lit_cfl.runs.resume import NOT_SET, differences
 from lit_cfl.scores import Score
@@ -264,22 +264,33 @@ def _check_and_plan(comparison: Comparison) -> Comparison:
         prepared, common = comparison.first.for_seed(seed).try_out(seed)
         require_target(comparison.target, prepared.engine.scores[0])
         for name, experiment in comparison.experiments.items():
-            chosen = common
             with prefix_errors(f"{name}, seed {seed}"):
-                # tiny data depend on the algorithm's number of clusters
-                if experiment.to_dict().get("tiny") or training_differences(comparison.first, experiment):
-                    own, chosen = experiment.try_out(seed)
-                    own.engine.close()
-                plans.setdefault(name, asdict(chosen))
-                experiment.algorithm.check(prepared.engine.at(0, prepared.data))
-            if experiment is not comparison.first:  # its options were checked when it was prepared
-                shifts, cohorts = experiment.data.shift, prepared.cohorts
-                warn_of_ineffective_options(experiment.algorithm, shifts, cohorts, num_rounds=experiment.rounds)
+                plan = common if experiment is comparison.first else _check_run(experiment, prepared, common)
+            plans.setdefault(name, asdict(plan))
         prepared.engine.close()
         del prepared
         release_gpu_memory()  # the runs train in other processes
     planned = {name: one.with_options(plan=plans[name]) for name, one in comparison.experiments.items()}
     return replace(comparison, experiments=planned)
+
+
+def _check_run(experiment: Experiment, first: PreparedRun, common: Plan) -> Plan:
+    """Checks that a run of another algorithm than the first can start. Returns its plan.
+
+    Args:
+        experiment: Experiment of the algorithm.
+        first: Run of the first algorithm under the same seed, whose data it shares unless they are tiny.
+        common: Plan of the first run, which is used unless the algorithm has training of its own.
+    """
+    # tiny data depend on the algorithm's number of clusters
+    if experiment.to_dict().get("tiny") or training_differences(first.experiment, experiment):
+        own, plan = experiment.try_out(first.seed)
+        own.engine.close()
+        return plan
+    experiment.algorithm.check(first.engine.at(0, first.data))
+    shifts, cohorts = experiment.data.shift, first.cohorts
+    warn_of_ineffective_options(experiment.algorithm, shifts, cohorts, num_rounds=experiment.rounds)
+    return common
 
 
 def require_target(target: float | None, score: Score) -> None:

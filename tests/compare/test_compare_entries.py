@@ -194,6 +194,13 @@ def test_an_algorithm_with_another_optimizer_has_a_plan_that_can_train_it():
     }
 
 
+def test_a_tiny_comparison_has_as_many_clients_as_each_algorithm_has_clusters():
+    words = ["--algorithms", "FedAvg", "IFCA", "--IFCA.num_clusters", "7", "--tiny", "--num_cpus", "1"]
+    comparison, _ = plan_comparison(read_arguments(["--config", "quickstart", *words]))
+    clients = {name: one.data.federated(0).num_clients for name, one in comparison.experiments.items()}
+    assert clients == {"FedAvg": 4, "IFCA": 7}
+
+
 def test_another_class_is_noted_by_its_name_alone():
     schedule = ["--IFCA.local.lr_schedule", "CosineAnnealingLR", "--IFCA.local.lr_schedule.T_max", "3"]
     words = ["--algorithms", "FedAvg", "IFCA", "--IFCA.task.optimizer", "torch.optim.Adam", *schedule]
