@@ -168,6 +168,12 @@ def _with_test_last(pool: Pool, is_test: Any) -> Pool:
         raise InputError(
             f"is_test holds {str(marks[wrong][0])!r}; give true or false, or 1 or 0, such as table['part'] == 'test'"
         )
+    if marks.all() or not marks.any():
+        marked = "all examples" if marks.any() else "no example"
+        raise InputError(
+            f"is_test marks {marked} for testing; mark some of them, or leave is_test out: test examples are then "
+            "drawn at random (test: 0 for none)"
+        )
     order, examples = torch.from_numpy(np.argsort(marks.astype(bool), kind="stable")), pool.examples
     examples = replace(examples, inputs=examples.inputs[order], labels=examples.labels[order])
     names = ("owner", "clusters") if isinstance(pool, _ClusteredPool) else ("owner",)
@@ -221,10 +227,11 @@ class _WithGivenClusters(Partition):
         share = 0.2 if self.test is None else self.test
         if not pool.has_test:
             return IID(10, share) if pool.owner is None else Natural(test=share)
-        if self.test is not None:
-            raise InputError(
-                f"test is {self.test}, but is_test says which examples are for testing; leave one of them out"
-            )
+        for option, test in {"test": self.test, "partition.test": getattr(self.chosen, "test", None)}.items():
+            if isinstance(test, float | int):
+                raise InputError(
+                    f"{option} is {test}, but is_test says which examples are for testing; leave one of them out"
+                )
         if pool.owner is None and not self.chosen:
             raise InputError("is_test is given without client; give client, too, or a partition")
         return Natural(test="own")

@@ -12,7 +12,7 @@ from torch import Tensor
 from lit_cfl.data import ClientIndex, Division
 from lit_cfl.datamodules.partition.base import Partition, Pool, split_each
 from lit_cfl.datamodules.partition.checks import require_share
-from lit_cfl.errors import InputError, Notice, join_ids
+from lit_cfl.errors import InputError, Notice, count_noun, join_ids
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class Natural(Partition):
             train, test = by_owner(pool.owner, len(pool.owner))
         clients = draw_owners(train.sizes, test.sizes, self.min_examples, self.max_clients, rng)
         self._note_small(train.sizes + test.sizes, pool.names)
+        _note_untrained(train.sizes, test.sizes, pool.names)
         train, test = train.select(clients).pack(), test.select(clients).pack()
         if isinstance(share, float | int):
             train, test = split_each(train, float(share), rng)
@@ -77,6 +78,21 @@ class Natural(Partition):
             named = f" ({join_ids([repr(names[one]) for one in small])})" if names else ""
             count = f"{len(small)} of {int((sizes > 0).sum())} clients"
             warnings.warn(f"min_examples {self.min_examples} leaves out {count}{named}", Notice, stacklevel=2)
+
+
+def _note_untrained(train: Tensor, test: Tensor, names: Sequence[str]) -> None:
+    """Warns of owners that are left out because all of their examples are in the source's test part.
+
+    Args:
+        train, test: Training and test examples of each owner, int64 `[owners]`.
+        names: Names of the owners; empty = none.
+    """
+    lost = ((train == 0) & (test > 0)).nonzero().flatten().tolist()
+    if lost:
+        named = f" ({join_ids([repr(names[one]) for one in lost])})" if names else ""
+        has, is_ = ("has", "is") if len(lost) == 1 else ("have", "are")
+        text = f"{count_noun(len(lost), 'client')} {has} no training examples and {is_} left out{named}"
+        warnings.warn(text, Notice, stacklevel=3)
 
 
 def by_owner(owner: Tensor, num_train: int) -> tuple[ClientIndex, ClientIndex]:

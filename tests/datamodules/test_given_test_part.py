@@ -9,7 +9,8 @@ import pytest
 from own_arrays import error_of, saved
 
 from lit_cfl.data import FederatedData
-from lit_cfl.datamodules import ArrayData
+from lit_cfl.datamodules import IID, ArrayData
+from lit_cfl.errors import Notice
 
 MARKED = {"x": np.arange(12.0)[:, None], "y": np.arange(12) % 2, "client": np.arange(12) // 4, "cluster": [0, 0, 1]}
 IS_TEST = np.array([0, 0, 0, 1, 0, 0, 1, 1, 1, 0, 0, 0], bool)  # 1, 2 and 1 examples of the three clients
@@ -65,8 +66,16 @@ def test_validation_examples_are_not_those_that_are_marked():
             {"is_test": IS_TEST, "client": None, "cluster": None},
             "is_test is given without client; give client",
         ),
-        ({"is_test": np.ones(12)}, "no client that trains owns a test example"),
+        ({"is_test": np.ones(12)}, "is_test marks all examples for testing; mark some of them"),
+        ({"is_test": np.zeros(12)}, "is_test marks no example for testing; mark some of them, or leave is_test out"),
+        ({"is_test": IS_TEST, "partition": IID(2, 0.25)}, "partition.test is 0.25, but is_test says which examples"),
     ],
 )
 def test_wrong_marks_of_test_examples_are_refused(given: dict[str, Any], message: str):
     assert message in error_of(ArrayData(**MARKED | given))
+
+
+def test_clients_whose_examples_are_all_marked_are_named():
+    with pytest.warns(Notice, match=r"1 client has no training examples and is left out \('1'\)"):
+        data = ArrayData(**MARKED, is_test=IS_TEST | (MARKED["client"] == 1)).federated(0)
+    assert data.names == ("0", "2")
