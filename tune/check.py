@@ -52,11 +52,20 @@ def check_study(study: Study) -> tuple[Study, Experiment, list[Corner]]:
     corners: list[Corner] = []
     for point in [*space.corners(), *study.own_settings]:
         with prefix_errors(f"space: {format_values(point)}"):
-            corners.append((point, build(base, space.words(point))))
+            corners.append((point, _build_corner(base, space.words(point))))
     whole = replace(study, seeds=study.seeds or default.seeds)
     make_searcher(whole)
     make_scheduler(whole, default.rounds, first_clustering_round(corners))
     return whole, default, corners
+
+
+def _build_corner(base: Mapping[str, Any], words: Sequence[str]) -> Experiment:
+    try:
+        return build(base, words)
+    except InputError as error:
+        if "is not a whole number" in str(error):  # the ends of `uniform` are fractions
+            raise InputError(f"{error}; search whole numbers by randint, lograndint or choice") from error
+        raise
 
 
 def _require_reserved_gpus(study: Study, default: Experiment) -> None:

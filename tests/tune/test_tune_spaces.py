@@ -362,7 +362,10 @@ def test_the_whole_space_is_checked_at_once(space: dict[str, Any], message: str)
         ({"cohort_size": {"choice": [5, 100]}}, "cohort_size = 100: .*100"),
         ({"data.validation": {"choice": [0.25, 0.0]}}, "data.validation = 0: .*no validation part"),
         ({"data.num_clients": {"randint": [12, 3000]}}, "data.num_clients = 2999: "),
-        ({"algorithm.num_clusters": {"uniform": [2, 4]}}, "num_clusters = 2: .*'2.0' is not a whole number"),
+        (
+            {"algorithm.num_clusters": {"uniform": [2, 4]}},
+            "num_clusters = 2: .*'2.0' is not a whole number.*; search whole numbers by randint",
+        ),
         ({"algorithm.num_clusters": {"uniform": [2, 4], "step": 1}}, "num_clusters = 2: .*'2.0' is not a whole number"),
         ({"local.epochs": {"choice": [1, 0]}}, "local.epochs = 0: "),
     ],
