@@ -47,7 +47,7 @@ def note_doubled_lines(path: Path, examples: "DataFrame", clients: "Series | Non
 
     Args:
         path: Path of the table.
-        examples: Its inputs and labels.
+        examples: Inputs and labels of the table.
         clients: Client of each line; None = not in the table.
     """
     doubled = examples.duplicated()
