@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from lit_cfl.errors import count_noun
+
 
 @dataclass(frozen=True)
 class Activity:
@@ -13,17 +15,19 @@ class Activity:
         round: Number of rounds completed before the step; None = the step precedes all rounds.
         done: Number of clients that have finished the step, 0 to `total`.
         total: Number of clients; 0 = clients are not counted.
+        noun: What is counted: clients, or models if a client may train several in one step.
     """
 
     what: str
     round: int | None = None
     done: int = 0
     total: int = 0
+    noun: str = "client"
 
     def __str__(self) -> str:
         if not self.total:
             return self.what
-        return f"{self.what} {f'{self.done} of ' if self.done else ''}{self.total} clients"
+        return f"{self.what} {f'{self.done} of ' if self.done else ''}{count_noun(self.total, self.noun)}"
 
 
 Report = Callable[[Activity], None]  # called often, so it should return fast
@@ -44,6 +48,6 @@ _OF_PURPOSE = {
 }
 
 
-def fit_activity(purpose: str, round: int, done: int, total: int) -> Activity:
+def fit_activity(purpose: str, round: int, done: int, total: int, noun: str) -> Activity:
     """Makes the activity of a fit, named after its purpose; see `LocalWork.fit`."""
-    return Activity(_OF_PURPOSE.get(purpose, "training"), round, done, total)
+    return Activity(_OF_PURPOSE.get(purpose, "training"), round, done, total, noun)

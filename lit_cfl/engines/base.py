@@ -525,7 +525,7 @@ class Engine:
             ended: Number of finished clients in the current part.
         """
         if request.purpose != CHECK:  # a check trains one client for one step, and reports by itself
-            self.report(fit_activity(request.purpose, round, before + ended, len(request.clients)))
+            self.report(fit_activity(request.purpose, round, before + ended, len(request.clients), request.counted))
 
     def _shrink(self, clients: int, error: Exception) -> None:
         """Reduces memory use after memory ran out: moves the examples to the CPU, or else halves chunks and lanes."""

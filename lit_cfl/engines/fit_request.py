@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -41,6 +42,11 @@ class FitRequest:
     lengths: Tensor  # [n], the budget's length for each client
     rates: Rates | None = None  # learning rates of the round; None = the optimizer's
     weights: Sequence[Tensor] | None = None  # factors of the losses of each client's examples [n]; None = 1
+
+    @cached_property
+    def counted(self) -> str:
+        """What a fit trains: `client`, or `model` if a client trains several."""
+        return "client" if len(self.clients.unique()) == len(self.clients) else "model"
 
     def weights_at(self, positions: Tensor) -> Tensor | None:
         """Returns the weights of these clients' examples, concatenated; None without weights."""

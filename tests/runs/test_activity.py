@@ -43,6 +43,15 @@ def test_every_engine_counts_the_clients_of_a_fit_up_to_the_last(name: str, held
     assert len(set(counts)) > 2  # intermediate counts are reported, too
 
 
+def test_models_are_counted_if_a_client_trains_several():
+    engine, reported = reporting(Plan("loop"))
+    models, clients = torch.stack([engine.initial(0), engine.initial(1)]), torch.tensor([1, 1, 2, 2])
+    list(engine.at(0, ragged_data()).fit(models, clients, torch.tensor([0, 1, 0, 1])).chunks())
+    assert str(reported[-1]) == "training 4 of 4 models"
+    list(engine.at(0, ragged_data()).fit(models[:1], clients[:1]).chunks())
+    assert str(reported[-1]) == "training 1 of 1 client"
+
+
 def test_gradients_are_counted_client_by_client():
     engine, reported = reporting(Plan("loop"))
     engine.at(1, ragged_data()).gradients(engine.initial(0), torch.arange(1, 4))
