@@ -95,7 +95,10 @@ def compare(
     require_words(words)
     if isinstance(seeds, int):
         raise InputError(f"seeds is {seeds}; give a list, such as [{seeds}]")
-    algorithms = [algorithms] if isinstance(algorithms, str) else algorithms
+    algorithms = algorithms if isinstance(algorithms, Sequence) and not isinstance(algorithms, str) else [algorithms]
+    for one in algorithms:
+        if not isinstance(one, str):
+            raise InputError(f"algorithms has {one!r:.60}; give names, such as ['FedAvg', 'two=IFCA']")
     config = str(config) if isinstance(config, Path) else config
     config = content_for_processes(config) if isinstance(config, Experiment) else config
     options = {"--compare_dir": compare_dir, "--resume": resume, "--target": target, "--num_cpus": num_cpus}

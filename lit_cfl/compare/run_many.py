@@ -9,6 +9,7 @@ from types import MappingProxyType
 from lit_cfl.compare.jobs import Job, run_job, write_experiment
 from lit_cfl.engines.choose_device import resolve_device
 from lit_cfl.engines.plan import Plan, PlanOptions
+from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.progress.live import Display
 from lit_cfl.progress.screen import Screen
@@ -38,9 +39,15 @@ def run_many(
         The reasons why runs failed, by their directories.
 
     Raises:
-        InputError: an experiment was made in Python, or it has finished runs and its data have changed since.
+        InputError: this is no mapping to experiments, an experiment was made in Python, or it has finished runs and its
+            data have changed since.
         Interrupted: SIGINT or SIGTERM arrived; the runs have saved themselves.
     """
+    if not isinstance(experiments, Mapping) or not all(isinstance(one, Experiment) for one in experiments.values()):
+        raise InputError(
+            f"experiments is {experiments!r:.60}; give a mapping of folders to experiments, such as "
+            "{'runs/a': load_experiment('quickstart')}"
+        )
     planned = {Path(folder).resolve(): with_threads(experiment) for folder, experiment in experiments.items()}
     for folder, experiment in planned.items():
         require_comparable_runs({folder / f"seed-{seed}": experiment.for_seed(seed) for seed in experiment.seeds})

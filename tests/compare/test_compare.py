@@ -453,6 +453,12 @@ def test_content_of_a_configuration_takes_the_place_of_a_file():
         (("quickstart", "FedAvgg"), {}, "'FedAvgg' is not known"),  # a single word is one algorithm
         (("quickstart", ["FedAvg"], [0], {"--rounds": 3}), {}, "words is .*; give a list of words, such as"),
         (("quickstart", ["FedAvg"], [0], ["--rounds", 3]), {}, r"words is \['--rounds', 3\]; give a list of words"),
+        (("quickstart", FedAvg()), {}, "algorithms has FedAvg"),
+        (
+            ("quickstart", [FedAvg]),
+            {},
+            r"algorithms has <class .*FedAvg'>; give names, such as \['FedAvg', 'two=IFCA'\]",
+        ),
         (("quickstart", ["FedAvg"], 0), {}, r"seeds is 0; give a list, such as \[0\]"),
         ((["quickstart", "mine.yaml"], ["FedAvg"]), {}, "is not an experiment; give a file, the name of"),
     ],
