@@ -120,8 +120,11 @@ def example_images(data: FederatedData) -> Figure | None:
     places = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).flatten()
     for axes in places:
         axes.axis("off")
-    for axes, (cluster, index) in zip(places, found, strict=False):
-        _draw(axes, data, index)
+    images = data.examples.batch(torch.stack([index for _, index in found]))[0].permute(0, 2, 3, 1)
+    low, high = images.min(), images.max()  # of all images, so that a brightness can be compared
+    scaled = (images - low) / (high - low).clamp(min=1e-9)
+    for axes, image, (cluster, index) in zip(places, scaled, found, strict=False):
+        axes.imshow((image if image.shape[-1] == 3 else image[..., 0]).numpy(), cmap="gray", vmin=0, vmax=1)
         where = [f"cluster {_cluster_name(cluster, data.cluster_names)}"] if any(k >= 0 for k, _ in found) else []
         label = [] if data.examples.label_kind == "none" else [f"label {_label_of(data, index)}"]
         axes.set_title("\n".join([*where, *label]), fontsize=9)
@@ -149,10 +152,3 @@ def _one_of_each_cluster(data: FederatedData) -> list[tuple[int, torch.Tensor]]:
     common = set.intersection(*(set(labels.tolist()) for labels in stored))
     chosen = [(labels == sorted(common)[len(common) // 2]).nonzero()[0, 0] if common else 0 for labels in stored]
     return [(cluster, entries[k]) for (cluster, entries), k in zip(held, chosen, strict=True)]
-
-
-def _draw(axes: Axes, data: FederatedData, index: torch.Tensor) -> None:
-    image = data.examples.batch(index[None])[0][0].permute(1, 2, 0)
-    low, high = image.min(), image.max()
-    scaled = (image - low) / (high - low).clamp(min=1e-9)
-    axes.imshow((scaled if scaled.shape[-1] == 3 else scaled[..., 0]).numpy(), cmap="gray", vmin=0, vmax=1)

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from quadratic import ids
 
-from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.data import ClientIndex, Examples, FederatedData, View
 from lit_cfl.pictures.clusters import mixtures
 from lit_cfl.pictures.curves import learning_curve
 from lit_cfl.pictures.data import example_images, label_distribution, size_histogram
@@ -235,6 +235,14 @@ def test_an_image_stands_under_its_true_cluster_and_label():
     data = held((0, 1, 1), (1,), (2,), true_clusters=ids(4, -1, 2))
     titles = [axes.get_title() for axes in example_images(data).axes]
     assert titles == ["cluster ?\nlabel 1", "cluster 2\nlabel 2", "cluster 4\nlabel 0"]
+
+
+def test_images_of_clusters_have_one_scale():
+    data = held((0,), (3,), true_clusters=ids(0, 1))  # example 0 under the first and under the second view
+    views = (View(), View(brightness=0.5))
+    dim = replace(data, examples=replace(data.examples, inputs=torch.tensor([[[[0, 0.5], [1, 0]]]] * 3), views=views))
+    shown = [axes.images[0].get_array().tolist() for axes in example_images(dim).axes]
+    assert shown == [[[0, 0.5], [1, 0]], [[0, 0.25], [0.5, 0]]]
 
 
 def test_images_without_labels_have_the_names_of_their_true_clusters_alone():
