@@ -12,7 +12,7 @@ from torch import Tensor
 from lit_cfl.data import ClientIndex, Division
 from lit_cfl.datamodules.partition.base import Partition, Pool, split_each
 from lit_cfl.datamodules.partition.checks import require_share
-from lit_cfl.errors import InputError, Notice, count_noun, join_ids
+from lit_cfl.errors import InputError, Notice, join_ids
 
 
 @dataclass(frozen=True)
@@ -58,41 +58,30 @@ class Natural(Partition):
         if isinstance(share, float | int):
             train, test = by_owner(pool.owner, len(pool.owner))
         clients = draw_owners(train.sizes, test.sizes, self.min_examples, self.max_clients, rng)
-        self._note_small(train.sizes + test.sizes, pool.names)
-        _note_untrained(train.sizes, test.sizes, pool.names)
+        self._note_left_out(train.sizes, test.sizes, pool.names)
         train, test = train.select(clients).pack(), test.select(clients).pack()
         if isinstance(share, float | int):
             train, test = split_each(train, float(share), rng)
         names = tuple(np.array(pool.names)[clients.numpy()].tolist()) if pool.names else ()
         return Division(train, test, torch.full((len(clients),), -1), self.skew, names)
 
-    def _note_small(self, sizes: Tensor, names: Sequence[str]) -> None:
-        """Warns of owners that are left out because they have fewer than `min_examples` examples.
+    def _note_left_out(self, train: Tensor, test: Tensor, names: Sequence[str]) -> None:
+        """Warns of owners that are left out.
 
         Args:
-            sizes: Examples of each owner, int64 `[owners]`.
+            train, test: Training and test examples of each owner, int64 `[owners]`.
             names: Names of the owners; empty = none.
         """
-        small = ((sizes > 0) & (sizes < self.min_examples)).nonzero().flatten().tolist()
-        if small:
-            named = f" ({join_ids([repr(names[one]) for one in small])})" if names else ""
-            count = f"{len(small)} of {int((sizes > 0).sum())} clients"
-            warnings.warn(f"min_examples {self.min_examples} leaves out {count}{named}", Notice, stacklevel=2)
-
-
-def _note_untrained(train: Tensor, test: Tensor, names: Sequence[str]) -> None:
-    """Warns of owners that are left out because all of their examples are in the source's test part.
-
-    Args:
-        train, test: Training and test examples of each owner, int64 `[owners]`.
-        names: Names of the owners; empty = none.
-    """
-    lost = ((train == 0) & (test > 0)).nonzero().flatten().tolist()
-    if lost:
-        named = f" ({join_ids([repr(names[one]) for one in lost])})" if names else ""
-        has, is_ = ("has", "is") if len(lost) == 1 else ("have", "are")
-        text = f"{count_noun(len(lost), 'client')} {has} no training examples and {is_} left out{named}"
-        warnings.warn(text, Notice, stacklevel=3)
+        sizes = train + test
+        small = (sizes > 0) & (sizes < self.min_examples)
+        untrained = (train == 0) & (test > 0) & ~small
+        reasons = {f"min_examples {self.min_examples}": small, "a lack of training examples": untrained}
+        for reason, lost in reasons.items():
+            if lost.any():
+                owners = lost.nonzero().flatten().tolist()
+                named = f" ({join_ids([repr(names[one]) for one in owners])})" if names else ""
+                count = f"{len(owners)} of {int((sizes > 0).sum())} clients"
+                warnings.warn(f"{reason} leaves out {count}{named}", Notice, stacklevel=2)
 
 
 def by_owner(owner: Tensor, num_train: int) -> tuple[ClientIndex, ClientIndex]:
