@@ -16,6 +16,7 @@ from lit_cfl.datamodules.table_notes import (
     note_doubled_lines,
     note_labels,
     note_likely_clusters,
+    note_marks,
 )
 from lit_cfl.errors import InputError, suggest
 from lit_cfl.storage.given_paths import describe_missing
@@ -66,6 +67,7 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
         _require_one_cluster(path, clients, table[found["cluster"]])
     note_doubled_lines(path, table[[*inputs, *([found["y"]] if "y" in found else [])]], clients)
     note_labels(path, table[inputs], table.get(found.get("y")))
+    note_marks(path, table[inputs])
     ids = find_ids(path, table[inputs], clients)
     note_clusters(path, table[inputs], table.get(found.get("cluster")))
     note_likely_clusters(path, clusters)

@@ -1,9 +1,11 @@
 """Notes on input columns of a table that are probably none: ids, labels, and true clusters."""
 
+import re
 import warnings
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from lit_cfl.errors import Notice, count_noun
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 
 _NEARLY_ALL = 0.9  # share of distinct values in a column that tells lines apart
 _EQUAL = 0.9999  # correlation above which an input is the label in another unit, rounded
+_MARKS = ("test", "istest", "testset", "holdout", "heldout", "split", "part")  # names of marks of test examples
 _MANY_VALUES = 20  # minimum number of different values in a column of measurements
 _NO_PAIR = 0.01  # expected number of pairs of equal lines below which chance does not explain one
 
@@ -120,6 +123,19 @@ def note_clusters(path: Path, inputs: "DataFrame", clusters: "Series | None") ->
         warnings.warn(
             f"{path}: the inputs include {', '.join(map(repr, telling))}, the same in all lines of a true cluster, by "
             "which a net can tell the clusters apart; if that is the true cluster again, write the table without it",
+            Notice,
+            stacklevel=3,
+        )
+
+
+def note_marks(path: Path, inputs: "DataFrame") -> None:
+    """Warns of input columns of true and false whose names say that they mark the test examples."""
+    flags = [name for name in inputs if set(inputs[name].unique()) <= {0, 1}]
+    marks = [name for name in flags if re.sub(r"[\W_]", "", name.lower()) in _MARKS]
+    if marks:
+        warnings.warn(
+            f"{path}: the inputs include {', '.join(map(repr, marks))}; if that marks the test examples, name it: "
+            f"--data.columns.is_test {quote(marks[0])}",
             Notice,
             stacklevel=3,
         )

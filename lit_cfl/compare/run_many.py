@@ -39,8 +39,8 @@ def run_many(
         The reasons why runs failed, by their directories.
 
     Raises:
-        InputError: this is no mapping to experiments, an experiment was made in Python, or it has finished runs and its
-            data have changed since.
+        InputError: this is not a mapping to experiments, an experiment was made in Python, or it has finished runs and
+            its data have changed since.
         Interrupted: SIGINT or SIGTERM arrived; the runs have saved themselves.
     """
     if not isinstance(experiments, Mapping) or not all(isinstance(one, Experiment) for one in experiments.values()):

@@ -1,5 +1,6 @@
 """Tests the examples that a user marks for testing (`is_test` of ArrayData)."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +80,14 @@ def test_clients_whose_examples_are_all_marked_are_named():
     with pytest.warns(Notice, match=r"a lack of training examples leaves out 1 of 3 clients \('1'\)"):
         data = ArrayData(**MARKED, is_test=IS_TEST | (MARKED["client"] == 1)).federated(0)
     assert data.names == ("0", "2")
+
+
+def test_a_column_that_seems_to_mark_test_examples_is_noted(tmp_path: Path):
+    frame = pd.DataFrame({"x": np.arange(12.0), "y": MARKED["y"], "client": MARKED["client"], "Is Test": IS_TEST})
+    frame.to_csv(tmp_path / "own.csv", index=False)
+    with pytest.warns(Notice, match="include 'Is Test'; if that marks the test .*: --data.columns.is_test 'Is Test'"):
+        ArrayData(source=tmp_path / "own.csv").federated(0)
+    frame.rename(columns={"Is Test": "test"}).assign(test=np.arange(12) % 3).to_csv(tmp_path / "own.csv", index=False)
+    with warnings.catch_warnings(record=True) as notes:  # three values are an input
+        ArrayData(source=tmp_path / "own.csv").federated(0)
+    assert not [note for note in notes if "marks the test" in str(note.message)]
