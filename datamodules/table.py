@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 ROLES = ("y", "client", "cluster", "is_test")
+_PARTS = {"train", "training", "test", "testing", "val", "valid", "validation"}
 _SAMPLE = 2**20  # bytes of a file that are searched for another encoding or separator
 
 
@@ -304,9 +305,16 @@ def _require_numbers(
         remedy += ", or say which names the clients: columns: {client: NAME}"
     elif is_text:
         remedy += "; texts are read by HFDataset"
+    if parts := [name for name in columns if _tells_parts(columns[name])]:
+        remedy += f"; if {parts[0]!r} tells the test examples, write table['is_test'] = table[{parts[0]!r}] == 'test'"
     if named := [name for name in clusters if columns[name].dtype.kind not in "iufb"]:
         remedy += f"; if {named[0]!r} is the true cluster, name it: columns: {{cluster: {named[0]}}}"
     raise InputError(f"{path}: {what}, but {', '.join(words)}; {remedy}")
+
+
+def _tells_parts(column: "Series") -> bool:
+    """Returns whether a column of words names the parts of a data set, such as train and test."""
+    return column.dtype.kind not in "iufb" and set(column.astype(str).str.strip().str.lower()) <= _PARTS
 
 
 def _holds_numbers(column: "Series") -> bool:

@@ -91,3 +91,10 @@ def test_a_column_that_seems_to_mark_test_examples_is_noted(tmp_path: Path):
     with warnings.catch_warnings(record=True) as notes:  # three values are an input
         ArrayData(source=tmp_path / "own.csv").federated(0)
     assert not [note for note in notes if "marks the test" in str(note.message)]
+
+
+def test_a_column_of_the_words_train_and_test_is_answered_with_how_to_mark(tmp_path: Path):
+    frame = pd.DataFrame({"x": np.arange(12.0), "y": MARKED["y"], "client": MARKED["client"]})
+    frame.assign(split=np.where(IS_TEST, "test", "Train")).to_csv(tmp_path / "own.csv", index=False)
+    message = error_of(ArrayData(source=tmp_path / "own.csv"))
+    assert message.endswith("if 'split' tells the test examples, write table['is_test'] = table['split'] == 'test'")
