@@ -27,6 +27,7 @@ _LARGEST = np.iinfo(np.int64).max
 _READERS = {  # pandas' calls that read tables in other forms
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "read_excel({})"),
     **dict.fromkeys((".txt", ".tsv", ".tab", ".dat"), "read_csv({}, sep=None, engine='python')"),
+    **dict.fromkeys((".gz", ".bz2", ".xz", ".zip", ".zst"), "read_csv({})"),
     ".parquet": "read_parquet({})",
 }
 
@@ -458,9 +459,10 @@ def _require_arrays_file(source: Path) -> None:
     """
     read = _READERS.get(source.suffix.lower())
     if read is not None and source.is_file():
+        name = source.with_suffix("").with_suffix(".csv").name if ".csv" in source.suffixes else f"{source.stem}.csv"
         raise InputError(
             f"{source} is not a .csv table; save it as one, for example by "
-            f"pandas.{read.format(repr(source.name))}.to_csv({source.with_suffix('.csv').name!r}, index=False)"
+            f"pandas.{read.format(repr(source.name))}.to_csv({name!r}, index=False)"
         )
 
 

@@ -53,6 +53,9 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
                 "columns are inputs: write the table without those that are none"
             )
     found = {role: name for role in ROLES if (name := columns.get(role, role)) is not None}
+    if twice := [name for name in found.values() if list(found.values()).count(name) > 1]:
+        roles = " and ".join(role for role, name in found.items() if name == twice[0])
+        raise InputError(f"columns gives {twice[0]!r} as {roles}; give each its own column, or leave one out")
     table = _read(path, found.get("client"))
     _require_columns(path, table, found, columns)
     _require_filled(path, table, found.get("cluster"))

@@ -85,7 +85,8 @@ def _run_and_data(command: str, description: str, arguments: Sequence[str]) -> t
     given, rest = parser.parse_known_args(arguments)
     if rest and not rest[0].startswith("-"):
         raise InputError(
-            f"lit-cfl {command} takes one run, but {given.run_dir} and {rest[0]} are two; call it for each"
+            f"lit-cfl {command} takes one run, but {given.run_dir} and {rest[0]} are two; call it for each (a table of "
+            f"other clients is named by --data.source {rest[0]})"
         )
     _require_options_of_data(parser, Path(given.run_dir), rest)
     return given, rest

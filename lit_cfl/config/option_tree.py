@@ -71,7 +71,16 @@ _ELSEWHERE = {
     "n_trials": "limits.trials",
 }  # names used by other programs
 _COLUMNS = ("label", "labels", "label_column", "target", "target_column", "client_column")  # of other programs
-_LOSS = ("loss", "loss_fn", "criterion")  # options of a task in other programs
+_LOSS = (
+    "loss",
+    "loss_fn",
+    "criterion",
+    "class_weights",
+    "class_weight",
+    "loss_weights",
+    "weights",
+    "weight",
+)  # options of a task in other programs
 _SYMBOLS = {
     "alpha": "pretrain_scale",
     "k": "num_clusters",

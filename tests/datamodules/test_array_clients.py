@@ -601,6 +601,7 @@ def test_inputs_made_small_by_scale_are_not_noted():
             "weight; if the true clusters are not known, leave it out: --data.columns '{y: label, client: user}'",
         ),
         (TABLE, COLUMNS | {"clients": "user"}, "columns has 'clients' (did you mean client?)"),
+        (TABLE, COLUMNS | {"cluster": "user"}, "columns gives 'user' as client and cluster; give each its own column"),
         (TABLE, {"label": "label"}, "columns has 'label'; it takes y (the labels), client, cluster and is_test, each"),
         (
             TABLE,
@@ -753,6 +754,7 @@ def test_an_absent_table_without_a_near_one_says_where_relative_paths_start(
         ("xlsx", "read_excel('visits.xlsx')"),
         ("tsv", "read_csv('visits.tsv', sep=None, engine='python')"),
         ("parquet", "read_parquet('visits.parquet')"),
+        ("csv.gz", "read_csv('visits.csv.gz')"),
     ],
 )
 def test_a_table_in_another_form_is_refused_with_the_call_that_converts_it(tmp_path: Path, ending: str, call: str):
