@@ -15,7 +15,7 @@ class Activity:
         round: Number of rounds completed before the step; None = the step precedes all rounds.
         done: Number of clients that have finished the step, 0 to `total`.
         total: Number of clients; 0 = clients are not counted.
-        noun: What is counted: clients, or models if a client may train several in one step.
+        noun: Thing that is counted: clients, or models if a client may train several in one step.
     """
 
     what: str
