@@ -292,7 +292,7 @@ def _require_numbers(
         # pandas.read_csv(decimal=",") would read the other cells of such a column as words
         if comma.any() and column[~comma & ~wrong].astype(str).str.contains(".", regex=False).any():
             mixed = str(column[int(comma.to_numpy().argmax())]).strip()
-        words.append(f"column {name!r} has {column[first]!r}{line}")
+        words.append(f"column {name!r} has {_shorten(column[first])!r}{line}")
         missing += column[wrong].unique().tolist()
         is_text = is_text or len(str(column[first]).split()) > 3
     if not words:
@@ -304,6 +304,11 @@ def _require_numbers(
         remedy = _decimal_points(path, missing)
     elif cells:  # words among numbers probably stand for missing values
         remedy = "fill such cells with numbers, or drop their lines"
+    elif series := [name for name in columns if _holds_several_numbers(columns[name])]:
+        remedy = (
+            f"write a column for each number of a cell, such as table[{series[0]!r}].str.strip('[]')"
+            ".str.split(r'[ ,;]+', expand=True).astype(float)"
+        )
     elif not has_clients:
         remedy += ", or say which names the clients: columns: {client: NAME}"
     elif is_text:
@@ -313,6 +318,17 @@ def _require_numbers(
     if named := [name for name in clusters if columns[name].dtype.kind not in "iufb"]:
         remedy += f"; if {named[0]!r} is the true cluster, name it: columns: {{cluster: {named[0]}}}"
     raise InputError(f"{path}: {what}, but {', '.join(words)}; {remedy}")
+
+
+def _shorten(cell: object) -> object:
+    return f"{cell[:40]}..." if isinstance(cell, str) and len(cell) > 60 else cell
+
+
+def _holds_several_numbers(column: "Series") -> bool:
+    """Returns whether the first cell of a column of words holds three or more numbers, such as "0.1 0.5 -2"."""
+    parts = re.split(r"[\s,;]+", str(column.iloc[0]).strip(" []"))
+    number = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+    return column.dtype.kind not in "iufb" and len(parts) > 2 and all(map(number.fullmatch, parts))
 
 
 def _tells_parts(column: "Series") -> bool:

@@ -150,19 +150,21 @@ def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[
         except InputError as error:
             for name, value in sizes.items():
                 _require_annotation(net.class_path, name, value)
-            raise InputError(f"{error}{_explain_unset(net)}") from error
+            raise InputError(f"{error}{_explain_arguments(net, sizes)}") from error
         return module
 
     return build
 
 
-def _explain_unset(net: Any) -> str:
-    """Explains arguments of a user's net that are None, as the end of a message; empty if there are none."""
+def _explain_arguments(net: Any, sizes: Mapping[str, object]) -> str:
+    """Lists a user's net's arguments from the data, and those that are None, as the end of a message."""
     if not isinstance(net, Namespace) or "init_args" not in net or net.class_path.startswith("lit_cfl."):
         return ""
+    given = ", ".join(f"{name} {value}" for name, value in sizes.items())
     unset = [name for name, value in net.init_args.items() if value is None]
     are = f"{', '.join(unset)} {'is' if len(unset) == 1 else 'are'} None"
-    return f"; {are}: only input_shape, num_labels and vocabulary get their values from the data" * bool(unset)
+    no_other = f"; {are}: only input_shape, num_labels and vocabulary get their values from the data" * bool(unset)
+    return f"; from the data it has {given}" * bool(given) + no_other
 
 
 def _require_annotation(class_path: str, name: str, value: object) -> None:

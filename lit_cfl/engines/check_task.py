@@ -102,6 +102,9 @@ def _remedy(error: Exception, module: LightningModule, batch: Batch) -> str:
         return _FEW_OUTPUTS
     if sizes := re.search(r"mat1 and mat2 shapes cannot be multiplied \(\d+x(\d+) and (\d+)x\d+\)", str(error)):
         return f"; a linear layer gets {sizes[1]} numbers from each example, but takes {sizes[2]}"
+    if re.search(r"Given groups=\d+|Expected \dD .* input to conv", str(error)) and batch[0].ndim == 2:
+        wide = batch[0].shape[1]
+        return f"; a batch of these inputs is [n, {wide}], and Conv1d takes [n, 1, {wide}]: inputs.unsqueeze(1)"
     return _describe_wrong_shape(module, batch)
 
 

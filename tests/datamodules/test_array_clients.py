@@ -534,6 +534,17 @@ def test_the_label_or_the_true_cluster_among_the_inputs_is_noted(tmp_path: Path)
     assert [str(note.message).partition(", ")[0].rpartition(" ")[2] for note in notes] == ["'of_client'"]
 
 
+@pytest.mark.parametrize("cell", ["0.1 -2 3e1", "[0.1, -2, 30]", "0.1;-2;30"])
+def test_several_numbers_in_a_cell_are_answered_with_how_to_split_them(tmp_path: Path, cell: str):
+    path = written(tmp_path, f'x,y,client\n"{cell}",0,a\n"{cell}",1,b\n')
+    message = error_of(ArrayData(source=path))
+    split = "table['x'].str.strip('[]').str.split(r'[ ,;]+', expand=True).astype(float)"
+    assert message.endswith(f"write a column for each number of a cell, such as {split}")
+    table = pd.read_csv(path)
+    numbers = table["x"].str.strip("[]").str.split(r"[ ,;]+", expand=True).astype(float)  # the call of the message
+    assert numbers.to_numpy().tolist() == [[0.1, -2.0, 30.0]] * 2
+
+
 def test_a_pattern_of_tables_is_answered_with_how_to_join_them(tmp_path: Path):
     written(tmp_path, "x,y\n1,0\n")
     message = error_of(ArrayData(source=tmp_path / "*.csv"))

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 from torch.testing import assert_close
 
+from lit_cfl.datamodules import ArrayData
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.check_module import require_module
 from lit_cfl.engines.check_task import require_trainable
@@ -370,6 +371,18 @@ def test_what_a_net_returns_or_raises_is_named_in_one_line(form: Callable, messa
     with pytest.raises(InputError, match=message) as caught:
         require_trainable(engine, ragged_data())
     assert "\n" not in str(caught.value)
+
+
+def test_a_convolution_over_the_columns_of_a_table_is_told_to_add_the_channel():
+    table = ArrayData(np.arange(80.0).reshape(20, 4) / 80, np.arange(20) % 2, client=np.arange(20) // 10)
+    engine = build_engine(
+        task(lambda: nn.Sequential(nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(4, 2))),
+        PLANS["plain loop"],
+        0,
+        LocalTraining(),
+    )
+    with pytest.raises(InputError, match=r"inputs is \[n, 4\], and Conv1d takes \[n, 1, 4\]: inputs.unsqueeze\(1\)$"):
+        require_trainable(engine, table.federated(0))
 
 
 def test_a_net_whose_forward_takes_no_inputs_is_refused_in_one_line():
