@@ -59,7 +59,10 @@ class ConfiguredExperiment(Experiment):
 
 
 def _require_plain(options: Mapping[str, Any]) -> None:
-    """Refuses options that an experiment does not have, and objects, which `config.yaml` could not hold."""
+    """Refuses unknown options, nulls where a value is needed, and objects, which `config.yaml` could not hold."""
+    nulls, known = {name: None for name in OPTIONS if name in options and options[name] is None}, options_of(Experiment)
+    if mistake := find_mistake(nulls, {name: known[name] for name in nulls}):
+        raise InputError(mistake)
     for name, value in options.items():
         if name not in (*OPTIONS, "code", "tiny"):
             raise InputError(f"there is no option {name!r}{suggest(name, OPTIONS)}")

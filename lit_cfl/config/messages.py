@@ -68,7 +68,7 @@ def _in_words(path: str, kind: Any) -> str:
     if origin in (dict, Mapping):
         return "a mapping such as {name: value}"
     if origin is Callable or (
-        inspect.isclass(kind) and kind not in _WORDS and not hasattr(kind, "__dataclass_fields__")
+        inspect.isclass(kind) and kind not in _WORDS and (inspect.isabstract(kind) or not is_dataclass(kind))
     ):
         return f"a class of {(inner[1] if origin is Callable else kind).__name__}" * (kind is not NoneType)
     return _WORDS.get(kind, "")

@@ -187,7 +187,7 @@ def _request(prog: str, arguments: Sequence[str], code: list[str], recorded: Pat
     _require_recorded_plan(read, arguments)
     empty = [name for name in _GROUPS if not isinstance(read.get(name), Namespace)]
     if empty:
-        raise InputError(f"{empty[0]} is {read.get(empty[0])}; give its options, or leave it out")
+        raise InputError(f"{empty[0]} is null; give its options, or leave it out")
     missing = [name for name in ("data", "task", "algorithm") if read.get(name) is None]
     if missing:
         raise InputError(f"no {missing[0]} is given; start from a file: {prog} --config quickstart")
@@ -319,7 +319,7 @@ def _require_values(parser: ArgumentParser, read: Namespace, options: Set[str]) 
     Args:
         options: Top-level options that may be null; the parser has checked all others.
     """
-    given = [name for name in options if name in read]
+    given = [name for name in options if name in read and (name not in _GROUPS or read[name] is not None)]
     names = [name for name in given if read[name] is not None or parser.get_default(name) is not None]
     set_parsing_settings(unset_sentinel=True)
     try:

@@ -64,6 +64,8 @@ def in_a_folder_with_wrong_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "rate_beside": {"task": changed_optimizer({"class_path": "torch.optim.SGD", "lr": 0.1})},
         "empty_arguments": {"algorithm": {"class_path": "FedGroup", "init_args": None}},
         "year": {"name": 2024},
+        "empty_group": {"local": None},
+        "several": {"algorithm": ["FedAvg", "IFCA"]},
         "both_seeds": {"seed": 1, "seeds": [2, 3]},
         "old_path": {"data": {"class_path": "datamodules.digits.Digits"}},
     }.items():
@@ -203,6 +205,12 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
             ),
             ("run --config rate_beside.yaml", "rate_beside.yaml: task.optimizer: 'lr' is next to class_path"),
             ("run --config empty_arguments.yaml", "algorithm: init_args is null; write options below it, one per line"),
+            ("run --config empty_group.yaml", "local is null; give its options, or leave it out"),
+            (
+                "compare --config empty_group.yaml --algorithms FedAvg",
+                "local is null; give its options, or leave it out",
+            ),
+            ("run --config several.yaml", "is not a class of Algorithm"),
             ("run --config year.yaml", "name: 2024 is not text; write it in quotes: '2024'"),
             ("run --config both_seeds.yaml", "seed and seeds are both given"),
             ("list foo", "there is no list 'foo'"),
