@@ -10,6 +10,7 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from jsonargparse.typing import register_type
 
 from lit_cfl.config.files import read_config, read_folders
+from lit_cfl.config.messages import describe_wrong_value
 from lit_cfl.config.mistakes import Option, explain, options_of
 from lit_cfl.config.named_configs import config_files, config_path, with_paths
 from lit_cfl.config.option_tree import require_known_options, study_tree
@@ -192,9 +193,17 @@ def _read(words: Sequence[str], contents: Sequence[Mapping[str, Any]], content: 
         raise InputError(f"the study's file is not UTF-8 text: {error}") from error
 
 
+def _group(name: str, kind: type, given: Any) -> Any:
+    if not isinstance(given, Mapping):  # the parser takes any value from a file
+        raise InputError(describe_wrong_value(name, str(given), [kind]))
+    return kind(**given)
+
+
 def _build(read: Namespace) -> Study:
     """Builds the study; base, space, points, searcher and scheduler stay unparsed."""
     given = read.as_dict()
     given |= {name: given[name].content for name in _AS_WRITTEN if given[name] is not None}
-    groups: dict[str, Any] = {"resources": Resources(**given.pop("resources")), "limits": Limits(**given.pop("limits"))}
+    groups = {
+        name: _group(name, kind, given.pop(name)) for name, kind in (("resources", Resources), ("limits", Limits))
+    }
     return Study(**given, **groups)

@@ -17,6 +17,7 @@ from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.given_paths import expand_home, require_own_kind, resolve_directory, suggest_directory
 from lit_cfl.storage.yaml_files import LOADER, leaves, parse_yaml
 
+_TABLES = (".csv", ".tsv", ".npz", ".parquet", ".xlsx")
 _PATHS = ("source", "partition_file", "embeddings")  # options of data modules that are paths
 LOGGER_PATHS = ("save_dir", "root_dir", "log_dir")
 
@@ -174,6 +175,11 @@ def read_config(file: str | Path) -> dict[str, Any]:
         InputError: the file is not YAML, has no options, gives an option twice (YAML itself would use the last value),
             or names one of our classes by its path in version 0.1.
     """
+    if Path(file).suffix.lower() in _TABLES:
+        raise InputError(
+            f"{file} is a table, not an experiment; name it in an experiment as the source of its data: "
+            f"--config FILE.yaml --data ArrayData --data.source {file}"
+        )
     try:
         text = Path(file).read_text(encoding="utf-8")
         node = yaml.compose(text, LOADER)
@@ -184,7 +190,7 @@ def read_config(file: str | Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise InputError(f"{file} is not a YAML file: {_describe_yaml_error(text, error)}") from error
     if not isinstance(content, dict):
-        held = {type(None): "nothing", list: "a list"}.get(type(content), f"only {content!r}")
+        held = {type(None): "nothing", list: "a list"}.get(type(content), f"only {content!r:.60}")
         raise InputError(f"{file} holds {held} instead of options; write one per line, such as rounds: 10")
     for _, value in leaves(content):
         if isinstance(value, str):

@@ -32,7 +32,8 @@ def describe_wrong_value(path: str, shown: str, kinds: Sequence[Any]) -> str:
             return f"{path}: {shown!r} is not an option{space}"
         options = [f"{path}.{option.name}" for kind in kinds if is_dataclass(kind) for option in fields(kind)]
         listed = join_ids(options[:4]) or f"{path}.<option>"
-        return f"{path}: {shown!r} cannot be used; give its options one by one ({listed}), or null"
+        otherwise = "null" if NoneType in kinds else "leave it out"
+        return f"{path}: {shown!r} cannot be used; give its options one by one ({listed}), or {otherwise}"
     point = write_point(shown) if float in kinds else ""
     if any(get_origin(kind) in (list, tuple, Sequence) for kind in kinds) and re.fullmatch(r"[\w.]+", shown):
         return f"{path}: {shown!r} is not a list; write [{shown}]"

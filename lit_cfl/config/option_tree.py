@@ -292,6 +292,8 @@ def describe(tree: OptionTree, unknown: UnknownOption, command: str) -> str:
         return f"{missing}{near}. Its options: {', '.join(unknown.known)}"
     if unknown.option in ("mode", "direction") and "metric" in names:  # options of a study in other programs
         return f"there is no option {unknown.option!r}; leave it out: the metric's score has its direction"
+    if unknown.option == "metric" and "task" in names:
+        return "there is no option 'metric'; tables and figures show the first of task.scores"
     meant, net = tree.guess_option(unknown.option), tree.chosen.get("task.net", "")
     guess = f" (did you mean --{meant}?)" if meant else ""
     if not meant and "." in net and not net.startswith(_OURS):

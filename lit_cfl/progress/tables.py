@@ -49,6 +49,9 @@ def assignment_table(console: Console, path: Path, placed: PlacedNewcomers, meas
     if placed.closeness is not None:
         console.print(f"(closeness: {measure}; larger is closer)", style="dim", soft_wrap=True)
     loaded = f"lit_cfl.load_run({str(path)!r})"
+    if placed.assignment.weights is not None:
+        console.print(f"Weights of their mixtures: {loaded}.assign(<data>).assignment.weights", soft_wrap=True)
+        return
     console.print(f"Models: {loaded}.module(<cluster>)", soft_wrap=True)
     if placed.new.any():
         console.print(f"New ones: {loaded}.assign(<data>).module(<newcomer>)", soft_wrap=True)

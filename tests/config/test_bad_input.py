@@ -145,6 +145,10 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
             ("run --config old_path.yaml", "old_path.yaml: 'datamodules.digits.Digits' is now lit_cfl.datamodules."),
             ("run --config list.yaml", "list.yaml holds a list instead of options; write one per line, such as rounds"),
             ("run --config empty.yaml", "empty.yaml holds nothing instead of options"),
+            (
+                "run --config visits.csv",
+                "visits.csv is a table, not an experiment; name it in an experiment as the source",
+            ),
             ("run --config word.yaml", "word.yaml holds only 'rounds' instead of options"),
             ("run --config open.yaml", "open.yaml is not a YAML file: line 2, column 5: "),
             (

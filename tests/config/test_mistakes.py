@@ -84,7 +84,7 @@ def own(**more: Any) -> dict[str, Any]:
         ({"own": own(group={"lenght": 2})}, "own.group has no option 'lenght' (did you mean length?)"),
         (
             {"own": own(group=3)},
-            "own.group: '3' cannot be used; give its options one by one (own.group.length, own.group.unit",
+            "own.group: '3' cannot be used; give its options one by one (own.group.length, own.group.unit), or leave",
         ),
         ({"own": own(wdth=2)}, "Own has no option 'wdth' (did you mean width?). Its options: width, group, ratio,"),
         (

@@ -272,6 +272,10 @@ EARLY = [
         "ArrayData has no option 'label' (name the columns of a table: columns: {y: NAME, client: NAME})",
     ),
     ("run --config quickstart --clients 8", "there is no option 'clients' (did you mean --cohort_size?)"),
+    (
+        "compare --config quickstart --algorithms FedAvg --metric f1",
+        "there is no option 'metric'; tables and figures show the first of",
+    ),
     ("tune --config tune/quickstart --mode min", "there is no option 'mode'; leave it out: the metric's score has"),
     (
         "tune --config tune/quickstart --num_samples 4",

@@ -173,6 +173,14 @@ def test_newcomers_are_shown_with_their_names_and_how_well_they_were_placed(caps
     assert lines[3] == "ARI with their true clusters: 0.46 (1 = equal)"
 
 
+def test_newcomers_that_mix_models_are_sent_to_their_weights(capsys):
+    mixed = Assignment(torch.zeros(2, 1), torch.tensor([1]), weights=torch.tensor([[0.2, 0.8]]))
+    placed = PlacedNewcomers(mixed, torch.tensor([False]), None, None, engine=None)
+    assignment_table(Console(width=100), Path("runs/mine"), placed, "")
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "Weights of their mixtures: lit_cfl.load_run('runs/mine').assign(<data>).assignment.weights"
+
+
 def test_newcomers_of_known_clusters_are_compared_with_them(tmp_path: Path):
     experiment = Experiment(Digits(8, rotations=[0, 180]), small_task, IFCA(num_clusters=2), rounds=2, cohort_size=8)
     run(experiment, tmp_path / "run")

@@ -204,6 +204,13 @@ def test_a_trial_is_judged_against_trials_of_its_own_algorithm(kind: str):
     }
 
 
+@pytest.mark.parametrize(("group", "first"), [("limits", "limits.trials"), ("resources", "resources.cpus")])
+def test_a_number_in_place_of_a_group_is_refused(tmp_path: Path, group: str, first: str):
+    options = rf"{group}: '20' cannot be used; give its options one by one \({first}, .*, or leave it out"
+    with pytest.raises(InputError, match=options):
+        parse_study(["--config", str(study_file(tmp_path, **{group: 20}))])
+
+
 def test_no_trial_is_stopped_before_its_clusters_have_trained():
     asha = only(make_scheduler(study(ETA), 20, 12))
     assert min(rounds for rounds, _ in asha._brackets[0]._rungs) == 14  # clusters in round 13
