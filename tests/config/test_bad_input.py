@@ -28,6 +28,7 @@ FILES = {
     "list.yaml": "- rounds\n- 3\n",
     "empty.yaml": "# rounds: 3\n",
     "word.yaml": "rounds\n",
+    "visits.csv": "x,y\n1,0\n",
     "open.yaml": "rounds: [1\nname: x\n",
     "tab.yaml": "local:\n\tepochs: 5\n",
     "star.yaml": "rounds: 5\npersonal: [*bn]\n",
