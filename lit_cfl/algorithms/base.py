@@ -4,7 +4,7 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
+from lit_cfl.metric_names import Row
 from lit_cfl.parameters import ParameterLayout
 
 # an instance of `state_type`: a flat frozen dataclass (eq=False) of tensors, numbers, strings, lists and dicts
@@ -237,6 +238,14 @@ class Algorithm(ABC):
     def needs_all(self, round: int) -> bool:
         """Returns whether every client takes part in this round, regardless of the cohort size."""
         return False
+
+    def explain_result(self, read_clusters: Callable[[], Sequence[Row]]) -> str | None:
+        """Explains, at the end of a run, why there is no clustering; None if there is one, or nothing is known.
+
+        Args:
+            read_clusters: Reads the rows of `clusters.csv`.
+        """
+        return None
 
     def first_clustering_round(self) -> int:
         """Returns the number of rounds before the first clustering, during which a search must not stop a trial."""

@@ -6,7 +6,7 @@ client id keeps the number, and each other part gets a new one.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -20,6 +20,7 @@ from lit_cfl.clustering import assign, clusters_of
 from lit_cfl.clustering.similarity import warn_if_equal
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Fitted, LocalWork
+from lit_cfl.metric_names import Row
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +110,21 @@ class SplittingAlgorithm(Algorithm, ABC):
 
     def first_clustering_round(self) -> int:
         return self.warmup_rounds
+
+    def explain_result(self, read_clusters: Callable[[], Sequence[Row]]) -> str | None:
+        clusters = read_clusters()
+        tested = [row for row in clusters if row["round"] > self.warmup_rounds and row.get("u") is not None]
+        if not tested or any(row["cluster"] for row in clusters):
+            return None
+        small = [row for row in tested if row["u"] < self.eps1]
+        if not small:
+            least = min(row["u"] for row in tested)
+            why = f"the norm u of the mean update was never below eps1, {self.eps1}, but {least:.3g} at least"
+        elif (most := max(row["v"] for row in small)) <= self.eps2:
+            why = f"while u was below eps1, the largest norm v of an update was {most:.3g}, and eps2 is {self.eps2}"
+        else:
+            why = "u and v passed eps1 and eps2, but the updates did not divide the clients"
+        return f"{type(self).__name__} split no cluster: {why} (clusters.csv has u and v of each round)"
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[SplitState, Info]:
         return one_cluster(work.initial(0), work.population, work.layout.num_parameters), Info()

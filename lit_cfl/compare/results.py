@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil, floor, log10
 from pathlib import Path
 from statistics import fmean
@@ -96,7 +97,21 @@ def collect(comparison: Comparison, path: Path, errors: Mapping[Job, str]) -> Re
     tables = {name: [rows for job, rows in metrics.items() if job.name == name] for name in comparison.names}
     early = _reached_early(metrics, costs)
     notes = [*_mismatches(comparison, list(done)), *_notes(comparison, runs, rows, target, score, early)]
+    notes += _explanations(comparison, list(done))
     return Results(runs, rows, notes, tables, score)
+
+
+def _explanations(comparison: Comparison, done: Sequence[Job]) -> list[str]:
+    """Explains for each algorithm why runs have no clustering, by the first of them."""
+    notes = []
+    for name in comparison.names:
+        explain = comparison.experiments[name].algorithm.explain_result
+        mine = [job for job in done if job.name == name]
+        found = {job.seed: text for job in mine if (text := explain(partial(read_table, job.folder / "clusters.csv")))}
+        if found:
+            seed, text = next(iter(found.items()))
+            notes.append(f"{name}, {len(found)} of {count_noun(len(mine), 'run')} (here seed {seed}): {text}.")
+    return notes
 
 
 def _run_row(job: Job, summary: Row | None, cost: Row | None, error: str | None, score: Score) -> Row:

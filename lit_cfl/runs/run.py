@@ -37,6 +37,7 @@ from lit_cfl.runs.run_directory import RunDirectory, default_run_directory
 from lit_cfl.storage.atomic_writes import write_json
 from lit_cfl.storage.checkpoint import Checkpoint, read_identity, share_initial_model
 from lit_cfl.storage.config_file import require_unused, stored_config, write_config
+from lit_cfl.storage.csv_log import read_table
 from lit_cfl.storage.digests import renew_sums
 from lit_cfl.storage.lock import lock_directory
 from lit_cfl.tracking.offline import sync_line
@@ -78,7 +79,8 @@ class RunCallbacks:
         started: Called before the first round with a title, the rounds completed before, all rounds, and the seed.
         row: Called with each row of `metrics.csv`.
         ended: Called when a run ends, with the reason if it was stopped early.
-        notice: Called once, at the end of all runs, with a notice for the user: how to upload what W&B kept offline.
+        notice: Called at the end of a run with notices for the user: why there is no clustering, and at the end of all
+            runs how to upload what W&B kept offline.
     """
 
     started: Callable[[str, int, int, int], None] = field(default=lambda title, completed, rounds, seed: None)
@@ -329,6 +331,8 @@ def _record(recorder: Recorder, callbacks: RunCallbacks) -> Row:
             release_freed_memory()
             summary = recorder.finish(reason)
         trackers.conclude(summary, recorder.round_view(), recorder.models)
+        if text := algorithm.explain_result(partial(read_table, recorder.directory.path / "clusters.csv")):
+            callbacks.notice(text)
         status = "success"
     except SystemExit:  # a search has stopped its trial, which is not a failure
         status = "success"

@@ -77,6 +77,28 @@ def test_u_v_and_parents_as_worked_by_hand():
     assert parents == [[-1, 0]] * 3 + [[-1, 0, 0]] * 2 + [[-1, 0, 0, 1]]
 
 
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        (
+            [(1, 0, 0.1, 2.0), (3, 0, 0.5, 2.0), (4, 0, 0.45, 1.9)],
+            "u of the mean update was never below eps1, 0.4, but 0.45",
+        ),
+        (
+            [(3, 0, 0.5, 2.0), (4, 0, 0.3, 1.25), (5, 0, 0.2, 1.5)],
+            "largest norm v of an update was 1.5, and eps2 is 1.6",
+        ),
+        ([(3, 0, 0.3, 2.0)], "but the updates did not divide the clients"),
+        ([(3, 0, 0.3, 2.0), (4, 0, 0.3, 2.0), (4, 1, None, None)], None),
+        ([(1, 0, 0.1, 2.0), (2, 0, 0.1, 2.0)], None),  # during the warm-up
+    ],
+)
+def test_a_run_without_a_split_says_which_threshold_was_not_passed(rows: list[tuple], reason: str | None):
+    table = [dict(zip(("round", "cluster", "u", "v"), row, strict=True)) for row in rows]
+    found = CFL(warmup_rounds=2).explain_result(lambda: table)
+    assert found is None if reason is None else found is not None and reason in found, found
+
+
 def test_of_each_split_the_start_and_the_parts_mean_updates_are_kept():
     state = after_both_splits()
     assert state.starts.tolist() == [[2, 0], [3.5, 0], [-3.625, 0]]
