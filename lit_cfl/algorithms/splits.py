@@ -119,11 +119,13 @@ class SplittingAlgorithm(Algorithm, ABC):
         small = [row for row in tested if row["u"] < self.eps1]
         if not small:
             least = min(row["u"] for row in tested)
-            why = f"the norm u of the mean update was never below eps1, {self.eps1}, but {least:.3g} at least"
+            why = f"u, the norm of the mean update, never fell below eps1 ({self.eps1}); its minimum was {least:.3g}"
         elif (most := max(row["v"] for row in small)) <= self.eps2:
-            why = f"while u was below eps1, the largest norm v of an update was {most:.3g}, and eps2 is {self.eps2}"
+            why = (
+                f"where u was below eps1, v, the largest norm of an update, reached {most:.3g}, and eps2 is {self.eps2}"
+            )
         else:
-            why = "u and v passed eps1 and eps2, but the updates did not divide the clients"
+            why = "u and v passed eps1 and eps2, but the clients' updates allowed no split"
         return f"{type(self).__name__} split no cluster: {why} (clusters.csv has u and v of each round)"
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[SplitState, Info]:

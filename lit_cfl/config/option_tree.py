@@ -321,7 +321,7 @@ def suggest_option(name: str, owner: str, known: Iterable[str]) -> str:
     if name in _COLUMNS and owner == "ArrayData":
         return " (name the columns of a table: columns: {y: NAME, client: NAME})"
     if name in _LOSS and owner in catalogue.names("tasks"):
-        return " (for another loss, derive a class from it with an own method losses: docs/own_model.md)"
+        return " (for another loss, derive a class from it and define its method losses: docs/own_model.md)"
     if owner not in algorithms or not others:
         return suggest(name, known)
     return f" ({'' if symbol == name else f'{symbol} is '}an option of {', '.join(others)})"

@@ -82,13 +82,13 @@ def test_u_v_and_parents_as_worked_by_hand():
     [
         (
             [(1, 0, 0.1, 2.0), (3, 0, 0.5, 2.0), (4, 0, 0.45, 1.9)],
-            "u of the mean update was never below eps1, 0.4, but 0.45",
+            "never fell below eps1 (0.4); its minimum was 0.45",
         ),
         (
             [(3, 0, 0.5, 2.0), (4, 0, 0.3, 1.25), (5, 0, 0.2, 1.5)],
-            "largest norm v of an update was 1.5, and eps2 is 1.6",
+            "largest norm of an update, reached 1.5, and eps2 is 1.6",
         ),
-        ([(3, 0, 0.3, 2.0)], "but the updates did not divide the clients"),
+        ([(3, 0, 0.3, 2.0)], "but the clients' updates allowed no split"),
         ([(3, 0, 0.3, 2.0), (4, 0, 0.3, 2.0), (4, 1, None, None)], None),
         ([(1, 0, 0.1, 2.0), (2, 0, 0.1, 2.0)], None),  # during the warm-up
     ],

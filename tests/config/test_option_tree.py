@@ -205,7 +205,7 @@ EARLY = [
     ("run --config quickstart --algorithm FedGrup", "'FedGrup' is not known (did you mean FedGroup?)"),
     (
         "run --config quickstart --task.criterion huber",
-        "Classification has no option 'criterion' (for another loss, derive a class from it with an own method losses",
+        "Classification has no option 'criterion' (for another loss, derive a class from it and define",
     ),
     (
         "run --config quickstart --task.net own.Mine --hidden 64",
