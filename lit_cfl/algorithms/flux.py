@@ -48,6 +48,8 @@ from lit_cfl.errors import InputError, Notice
 from lit_cfl.local_work import LocalWork
 from lit_cfl.nets.last_layer import latent_features
 
+_FEW = 10  # examples of a label below which its moments are uncertain (docs/algorithms/flux.md)
+
 
 @dataclass(frozen=True, eq=False)
 class FLUXState:
@@ -144,13 +146,7 @@ class FLUX(Algorithm):
             labels = kmeans(points, self.num_clusters, rng)
         else:
             labels = cluster_by_density(points, self.radius_scale)
-            if not labels.any():
-                warnings.warn(
-                    f"num_clusters: auto of FLUX chose 1 cluster: the descriptors of the {len(clients)} clients form "
-                    "one dense group, so all clients share a model, as in FedAvg; to divide them, lower radius_scale",
-                    Notice,
-                    stacklevel=2,
-                )
+            _note_number(labels, work.label_counts[clients])
         centroids = mean_by_cluster(points, labels)
         state = replace(
             state,
@@ -200,6 +196,33 @@ class FLUX(Algorithm):
 
     def serve(self, state: FLUXState, clients: Tensor) -> Assignment:
         return Assignment(state.models, clusters_of(state.index, clients))
+
+
+def _note_number(labels: Tensor, label_counts: Tensor) -> None:
+    """Notes if there is one cluster, or if some have one client, for which few examples of a label are a reason.
+
+    Args:
+        labels: Cluster of each client, int64 `[n]`.
+        label_counts: Examples of each label, int64 `[n, labels]`.
+    """
+    sizes = torch.bincount(labels)
+    lone, few = int((sizes == 1).sum()), int(((label_counts > 0) & (label_counts < _FEW)).any(1).sum())
+    if len(sizes) == 1:
+        text = (
+            f"num_clusters: auto of FLUX chose 1 cluster: the descriptors of the {len(labels)} clients form one dense "
+            "group, so all clients share a model, as in FedAvg; to divide them, lower radius_scale"
+        )
+    elif lone:
+        why = (
+            f"; {few} of {len(labels)} clients have fewer than {_FEW} examples of a label, whose moments are uncertain"
+        )
+        text = (
+            f"num_clusters: auto of FLUX chose {len(sizes)} clusters, {lone} of them of one client{why * bool(few)}; to "
+            "join them, raise radius_scale, or give num_clusters"
+        )
+    else:
+        return
+    warnings.warn(text, Notice, stacklevel=4)
 
 
 def _require_finite(rows: Tensor, clients: Tensor) -> None:

@@ -214,7 +214,9 @@ def test_larger_radius_joins_what_a_smaller_one_leaves_apart():
         Notice, match="auto of FLUX chose 1 cluster: the descriptors of the 6 clients form one dense group"
     ):
         assert len(clustered(FLUX(radius_scale=1000.0), work)[0].models) == 1
-    assert len(clustered(FLUX(radius_scale=1e-6), work)[0].models) == 6
+    work.label_counts = torch.tensor([[12, 30], [9, 40], [10, 0], [0, 3], [11, 11], [1, 1]])
+    with pytest.warns(Notice, match="chose 6 clusters, 6 of them of one client; 3 of 6 clients have fewer than 10 ex"):
+        assert len(clustered(FLUX(radius_scale=1e-6), work)[0].models) == 6
 
 
 def test_diverged_model_is_named():
