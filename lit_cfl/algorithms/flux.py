@@ -217,8 +217,8 @@ def _note_number(labels: Tensor, label_counts: Tensor) -> None:
             f"; {few} of {len(labels)} clients have fewer than {_FEW} examples of a label, whose moments are uncertain"
         )
         text = (
-            f"num_clusters: auto of FLUX chose {len(sizes)} clusters, {lone} of them of one client{why * bool(few)}; to "
-            "join them, raise radius_scale, or give num_clusters"
+            f"num_clusters: auto of FLUX chose {len(sizes)} clusters, {lone} of them of one client{why * bool(few)};"
+            " to join them, raise radius_scale, or give num_clusters"
         )
     else:
         return
