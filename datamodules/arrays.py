@@ -212,8 +212,9 @@ class _WithGivenClusters(Partition):
                 Notice,
                 stacklevel=2,
             )
-        usual = self._usual(pool)
-        division = (self.chosen or usual).divide(pool, rng)
+        if pool.has_test:
+            self._require_marks_alone(pool)
+        division = (self.chosen or self._usual(pool)).divide(pool, rng)
         division = replace(division, skew=skew_name(division.skew, self.kind))
         if not isinstance(pool, _ClusteredPool) or pool.clusters is None:
             return division
@@ -225,9 +226,13 @@ class _WithGivenClusters(Partition):
 
     def _usual(self, pool: Pool) -> Partition:
         """Returns the partition that is used if none is chosen."""
+        if pool.has_test:
+            return Natural(test="own")
         share = 0.2 if self.test is None else self.test
-        if not pool.has_test:
-            return IID(10, share) if pool.owner is None else Natural(test=share)
+        return IID(10, share) if pool.owner is None else Natural(test=share)
+
+    def _require_marks_alone(self, pool: Pool) -> None:
+        """Raises InputError if a share is given, too, or if there are neither clients nor a partition."""
         for option, test in {"test": self.test, "partition.test": getattr(self.chosen, "test", None)}.items():
             if isinstance(test, float | int):
                 raise InputError(
@@ -235,7 +240,6 @@ class _WithGivenClusters(Partition):
                 )
         if pool.owner is None and not self.chosen:
             raise InputError("is_test is given without client; give client, too, or a partition")
-        return Natural(test="own")
 
 
 def examples_of(

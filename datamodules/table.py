@@ -70,10 +70,11 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
     if clients is not None and is_known:
         _require_one_cluster(path, clients, table[found["cluster"]])
     note_doubled_lines(path, table[[*inputs, *([found["y"]] if "y" in found else [])]], clients)
-    note_labels(path, table[inputs], table.get(found.get("y")))
+    distinct = table[inputs].nunique()
+    note_labels(path, table[inputs], distinct, table.get(found.get("y")))
     note_marks(path, table[inputs])
-    ids = find_ids(path, table[inputs], clients)
-    note_clusters(path, table[inputs], table.get(found.get("cluster")))
+    ids = find_ids(path, table[inputs], distinct, clients)
+    note_clusters(path, table[inputs], distinct, table.get(found.get("cluster")))
     note_likely_clusters(path, clusters)
     if not inputs:
         raise InputError(f"{path} has no column besides {', '.join(table.columns)}; add columns of numbers as inputs")

@@ -20,19 +20,26 @@ _MANY_VALUES = 20  # minimum number of different values in a column of measureme
 _NO_PAIR = 0.01  # expected number of pairs of equal lines below which chance does not explain one
 
 
-def find_ids(path: Path, inputs: "DataFrame", clients: "Series | None") -> list[str]:
-    """Returns the input columns that look like ids, of lines, clients or such as a client's patients; warns of them."""
+def find_ids(path: Path, inputs: "DataFrame", distinct: "Series", clients: "Series | None") -> list[str]:
+    """Returns the input columns that look like ids, of lines, clients or such as a client's patients; warns of them.
+
+    Args:
+        path: Path of the table.
+        inputs: Input columns.
+        distinct: Number of different values in each of them, by name.
+        clients: Client of each line; None = not in the table.
+    """
     whole = [name for name in inputs if inputs[name].dtype.kind in "iu"]
-    ids = [name for name in whole if len(inputs) > 20 and inputs[name].is_unique]
+    ids = [name for name in whole if len(inputs) > 20 and distinct[name] == len(inputs)]
     _note_ids(path, ids, "a different whole number in every line")
-    nearly = [name for name in whole if name not in ids and inputs[name].nunique() > _NEARLY_ALL * max(len(inputs), 20)]
+    nearly = [name for name in whole if name not in ids and distinct[name] > _NEARLY_ALL * max(len(inputs), 20)]
     _note_ids(path, nearly, "a different whole number in nearly every line")
     if clients is None or not 2 < (count := clients.nunique()) <= len(inputs) / 2:
         return ids
-    likely = [name for name in inputs if name not in ids and inputs[name].nunique() == count]
+    likely = [name for name in inputs if name not in ids and distinct[name] == count]
     of_clients = [name for name in likely if (inputs[name].groupby(clients).nunique() == 1).all()]
     _note_ids(path, of_clients, "one number for each client, by which a net can tell clients apart")
-    likely = [name for name in whole if count < inputs[name].nunique() <= len(inputs) / 2]
+    likely = [name for name in whole if count < distinct[name] <= len(inputs) / 2]
     inside = [name for name in likely if (clients.groupby(inputs[name]).nunique() == 1).all()]
     _note_ids(path, inside, "whole numbers that each occur in one client only, by which a net can tell clients apart")
     return ids + of_clients + inside
@@ -82,13 +89,13 @@ def _equal_pairs_by_chance(lines: "DataFrame") -> float:
 
 
 def _note_ids(path: Path, names: Sequence[str], what: str) -> None:
+    _note_inputs(path, names, f", {what}; if that is an id, write the table without it")
+
+
+def _note_inputs(path: Path, names: Sequence[str], why: str) -> None:
+    """Warns of input columns, if there are any; `why` is the rest of the sentence."""
     if names:
-        warnings.warn(
-            f"{path}: the inputs include {', '.join(map(repr, names))}, {what}; if that is an id, write the table "
-            "without it",
-            Notice,
-            stacklevel=3,
-        )
+        warnings.warn(f"{path}: the inputs include {', '.join(map(repr, names))}{why}", Notice, stacklevel=4)
 
 
 def find_likely_clusters(inputs: "DataFrame", clients: "Series") -> list[str]:
@@ -100,70 +107,49 @@ def find_likely_clusters(inputs: "DataFrame", clients: "Series") -> list[str]:
 
 def note_likely_clusters(path: Path, names: Sequence[str]) -> None:
     """Warns of input columns that may be the true clusters."""
-    if names:
-        named = f"name it: --data.columns.cluster {names[0]}"
-        if len(names) > 1:  # such as pandas.get_dummies makes of a column of words
-            named = "write one column of its names instead, and name that column: --data.columns.cluster NAME"
-        warnings.warn(
-            f"{path}: the inputs include {', '.join(map(repr, names))}, the same in all lines of a client, and for "
-            f"several clients; if {'it is' if len(names) == 1 else 'they tell'} the true cluster, {named}",
-            Notice,
-            stacklevel=3,
-        )
+    if len(names) > 1:  # such as pandas.get_dummies makes of a column of words
+        named = "write one column of its names instead, and name that column: --data.columns.cluster NAME"
+        remedy = f"if they tell the true cluster, {named}"
+    else:
+        remedy = f"if it is the true cluster, name it: --data.columns.cluster {''.join(names)}"
+    _note_inputs(path, names, f", the same in all lines of a client, and for several clients; {remedy}")
 
 
-def note_clusters(path: Path, inputs: "DataFrame", clusters: "Series | None") -> None:
-    """Warns of input columns that tell the true clusters, which are named as such."""
-    if clusters is None or clusters.nunique() < 2:
+def note_clusters(path: Path, inputs: "DataFrame", distinct: "Series", clusters: "Series | None") -> None:
+    """Warns of input columns that tell the true clusters, which are named as such; see `find_ids`."""
+    if clusters is None:
         return
-    telling = [
-        name for name in inputs if inputs[name].nunique() > 1 and (inputs[name].groupby(clusters).nunique() == 1).all()
-    ]
-    if telling:
-        warnings.warn(
-            f"{path}: the inputs include {', '.join(map(repr, telling))}, the same in all lines of a true cluster, by "
-            "which a net can tell the clusters apart; if that is the true cluster again, write the table without it",
-            Notice,
-            stacklevel=3,
-        )
+    likely = [name for name in inputs if 1 < distinct[name] <= clusters.nunique()]
+    telling = [name for name in likely if (inputs[name].groupby(clusters).nunique() == 1).all()]
+    _note_inputs(
+        path,
+        telling,
+        ", the same in all lines of a true cluster, by which a net can tell the clusters apart; if that is the true "
+        "cluster again, write the table without it",
+    )
 
 
 def note_marks(path: Path, inputs: "DataFrame") -> None:
     """Warns of input columns of true and false whose names say that they mark the test examples."""
-    flags = [name for name in inputs if set(inputs[name].unique()) <= {0, 1}]
-    marks = [name for name in flags if re.sub(r"[\W_]", "", name.lower()) in _MARKS]
-    if marks:
-        warnings.warn(
-            f"{path}: the inputs include {', '.join(map(repr, marks))}; if that marks the test examples, name it: "
-            f"--data.columns.is_test {quote(marks[0])}",
-            Notice,
-            stacklevel=3,
-        )
+    named = [name for name in inputs if re.sub(r"[\W_]", "", name.lower()) in _MARKS]
+    marks = [name for name in named if set(inputs[name].unique()) <= {0, 1}]
+    option = f"--data.columns.is_test {quote(''.join(marks[:1]))}"
+    _note_inputs(path, marks, f"; if that marks the test examples, name it: {option}")
 
 
-def note_labels(path: Path, inputs: "DataFrame", labels: "Series | None") -> None:
-    """Warns of input columns that are the label in another unit, or under other names."""
-    if labels is None or labels.nunique() < 2:
+def note_labels(path: Path, inputs: "DataFrame", distinct: "Series", labels: "Series | None") -> None:
+    """Warns of input columns that are the label in another unit, or under other names; see `find_ids`."""
+    if labels is None or (count := labels.nunique()) < 2:
         return
-    numbers = labels.nunique() > 2 and labels.dtype.kind in "iuf"
-    telling = [
-        name
-        for name in inputs
-        if (numbers and inputs[name].nunique() > 2 and abs(inputs[name].corr(labels)) > _EQUAL)
-        or _are_renamed(inputs[name], labels)
-    ]
-    if telling:
-        warnings.warn(
-            f"{path}: the inputs include {', '.join(map(repr, telling))}, from which the label follows exactly; if "
-            "that is the label again, in another unit or under another name, write the table without it",
-            Notice,
-            stacklevel=3,
-        )
-
-
-def _are_renamed(inputs: "Series", labels: "Series") -> bool:
-    """Returns whether each label has one value of an input, and the other way round; False if labels hardly repeat."""
-    count = labels.nunique()
-    return (
-        count <= len(labels) / 2 and inputs.nunique() == count and bool((inputs.groupby(labels).nunique() == 1).all())
+    telling = []
+    if count > 2 and labels.dtype.kind in "iuf":
+        telling = [name for name in inputs if distinct[name] > 2 and abs(inputs[name].corr(labels)) > _EQUAL]
+    if count <= len(labels) / 2:  # otherwise labels hardly repeat
+        likely = [name for name in inputs if name not in telling and distinct[name] == count]
+        telling += [name for name in likely if (inputs[name].groupby(labels).nunique() == 1).all()]
+    _note_inputs(
+        path,
+        [name for name in inputs if name in telling],
+        ", from which the label follows exactly; if that is the label again, in another unit or under another name, "
+        "write the table without it",
     )

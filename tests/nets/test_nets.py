@@ -249,7 +249,7 @@ class ClassesNet(nn.Module):
 
     def __init__(self, num_classes: int | None = None) -> None:
         super().__init__()
-        self.last = nn.Linear(4, num_classes)  # type: ignore[arg-type]
+        self.last = nn.Linear(4, num_classes)  # type: ignore[arg-type]  # None: the mistake
 
 
 def test_argument_of_a_net_that_the_data_do_not_set_is_named():

@@ -1,6 +1,7 @@
 """Tests whole runs on the digits: files, repeatability, baseline, seeds, evaluation, early stopping."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -195,7 +196,9 @@ def test_run_in_which_no_client_trained_says_so(tmp_path: Path, dropout: float):
 
 
 def test_run_whose_training_diverges_to_finite_losses_says_so(tmp_path: Path, recwarn: pytest.WarningsRecorder):
-    task = lambda rate: lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=rate))  # noqa: E731
+    def task(rate: float) -> Callable[[], Classification]:
+        return lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=rate))
+
     run(digits(algorithm=FedAvg(), task=task(0.1)), tmp_path / "fine")
     assert not [note for note in recwarn if "training diverges" in str(note.message)]
     with pytest.warns(Notice, match=r"but equal probabilities for all 10 labels have 2.3: training diverges; lower"):
