@@ -193,12 +193,12 @@ def job_folder(request: LaunchRequest) -> Iterator[Path]:
 
 
 def our_packages() -> SentFiles:
-    """Finds the Python files of our packages, with their places in the job's folder."""
+    """Finds the files of our packages (modules and compiled steps), with their places in the job's folder."""
     found: SentFiles = {}
     for name in _OURS:  # a search of lit_cfl/ would not follow the links of an editable install
         folder = Path(str(import_module(name).__file__)).parent
         place = Path(*name.split("."))
-        found |= {(place / file.relative_to(folder)).as_posix(): file for file in folder.rglob("*.py")}
+        found |= {(place / file.relative_to(folder)).as_posix(): file for file in _files(folder)}
     return found
 
 
