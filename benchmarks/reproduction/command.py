@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from benchmarks.reproduction import layercfl, which_method
+from benchmarks.reproduction import layer_gaps, layer_page, which_method
 from benchmarks.reproduction.cells import DEFAULT, PUBLISHED, Setting, load_table, table_names
 from benchmarks.reproduction.files import lock_folder
 from benchmarks.reproduction.ledger import Ledger
@@ -45,7 +45,7 @@ SUMMARY = "summary"
 TABLES, ANSWER, WORK = "docs/reproduction", "docs/which_method", "runs/reproduction"
 _OF_RUNS = ("only", "variants", "seeds", "device", "jobs", "work", "dry_run")  # options that select and configure runs
 # options that have no effect for a table
-_NOT_TAKEN = {SUMMARY: (*_OF_RUNS, "pages"), layercfl.TABLE: ("variants", "jobs", "work")}
+_NOT_TAKEN = {SUMMARY: (*_OF_RUNS, "pages"), layer_page.TABLE: ("variants", "jobs", "work")}
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _reproduce(given: argparse.Namespace) -> int:
-    names = [*table_names(), layercfl.TABLE, which_method.TABLE, SUMMARY]
+    names = [*table_names(), layer_page.TABLE, which_method.TABLE, SUMMARY]
     if given.table not in names:
         raise InputError(f"there is no table {given.table!r}; there are {', '.join(names)}")
     if given.jobs is not None and given.jobs < 1:
@@ -96,7 +96,7 @@ def _reproduce(given: argparse.Namespace) -> int:
         write_summary(out, RecordedResults.read(out))
         print(f"Summary: {out / 'summary.md'}")
         return 0
-    if given.table == layercfl.TABLE:
+    if given.table == layer_page.TABLE:
         return _measure_layers(given)
     return _run(given, _search_and_compare(given) if given.table == which_method.TABLE else _reproduce_table(given))
 
@@ -212,24 +212,24 @@ def _require_known(seeds: Sequence[int] | None, known: Collection[int]) -> None:
 
 def _measure_layers(given: argparse.Namespace) -> int:
     """Runs the measurements for LayerCFL's figures, and judges the figures' statements."""
-    out, content = Path(given.out or TABLES), layercfl.read_plan()
-    known = layercfl.list_measurements(content)
+    out, content = Path(given.out or TABLES), layer_gaps.read_plan()
+    known = layer_gaps.list_measurements(content)
     seeds = sorted({m.seed for m in known})
     _require_known(given.seeds, seeds)
     fit = match_names([m.key for m in known], given.only, "measurement")
     chosen = [m for m in known if m.key in fit and (given.device or m.net not in content["with_device"])]
     if not chosen:
-        hours = format_time(3600 * layercfl.estimate_core_hours(content, m) for m in known if m.key in fit)
+        hours = format_time(3600 * layer_gaps.estimate_core_hours(content, m) for m in known if m.key in fit)
         raise InputError(f"these are measured on a GPU: give --device cuda, or --device cpu for {hours}")
-    left = layercfl.find_missing(out, content)
+    left = layer_gaps.find_missing(out, content)
     wanted = [m for m in left if m in chosen and m.seed in (given.seeds or seeds)]
     if given.dry_run:
-        _show_missing("measurements", {str(m): 3600 * layercfl.estimate_core_hours(content, m) for m in wanted})
+        _show_missing("measurements", {str(m): 3600 * layer_gaps.estimate_core_hours(content, m) for m in wanted})
         return 0
     with lock_folder(out):
-        layercfl.run_missing(out, [] if given.pages else wanted, given.device or "cpu")
-        verdicts = [row["verdict"] for row in layercfl.write_page(out)]
-    print(_count_verdicts("statements", verdicts, out / f"{layercfl.TABLE}.md"))
+        layer_page.run_missing(out, [] if given.pages else wanted, given.device or "cpu")
+        verdicts = [row["verdict"] for row in layer_page.write_page(out)]
+    print(_count_verdicts("statements", verdicts, out / f"{layer_page.TABLE}.md"))
     return 0
 
 
@@ -241,7 +241,7 @@ def _make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    names = [*table_names(), layercfl.TABLE, which_method.TABLE, SUMMARY]
+    names = [*table_names(), layer_page.TABLE, which_method.TABLE, SUMMARY]
     parser.add_argument("table", metavar="TABLE", help=", ".join(names))
     only = f"only cells that match a pattern ({which_method.TABLE}: data sets, or DATA/SYSTEM)"
     parser.add_argument("--only", nargs="+", default=[], metavar="PATTERN", help=only)

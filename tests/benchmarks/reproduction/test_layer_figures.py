@@ -12,23 +12,20 @@ from matplotlib import colormaps
 from PIL import Image
 
 from benchmarks.reproduction.command import main
-from benchmarks.reproduction.layercfl import (
+from benchmarks.reproduction.layer_gaps import (
     DRAWN,
     GAPS,
-    RULES,
     GapMeasurement,
-    Gaps,
-    choose_as_paper,
     find_missing,
-    judge_statements,
     list_measurements,
     measure,
     read_curves,
     read_plan,
     record_gaps,
     record_matrices,
-    write_page,
 )
+from benchmarks.reproduction.layer_page import write_page
+from benchmarks.reproduction.layer_verdicts import RULES, Gaps, choose_as_paper, judge_statements
 from lit_cfl.metric_names import Row
 
 COMMITTED = Path(__file__).parents[3] / "docs" / "reproduction"
@@ -313,7 +310,7 @@ def test_matrices_are_drawn_and_missed_where_they_should_be(tmp_path: Path):
 
 @pytest.mark.full
 def test_committed_verdicts_and_page_follow_from_the_committed_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("benchmarks.reproduction.layercfl.write_picture", lambda *_: None)  # drawing takes seconds
+    monkeypatch.setattr("benchmarks.reproduction.layer_page.write_picture", lambda *_: None)  # drawing takes seconds
     shutil.copytree(COMMITTED / "gaps", tmp_path / "gaps")
     write_page(tmp_path)
     for name in ("layercfl.csv", "layercfl.md"):
@@ -324,7 +321,7 @@ def test_committed_verdicts_and_page_follow_from_the_committed_gaps(tmp_path: Pa
 def test_net_for_a_gpu_has_its_time_on_the_page_until_something_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("benchmarks.reproduction.layercfl.write_picture", lambda *_: None)  # drawing takes seconds
+    monkeypatch.setattr("benchmarks.reproduction.layer_page.write_picture", lambda *_: None)  # drawing takes seconds
     write_page(tmp_path)
     page = (tmp_path / "layercfl.md").read_text()
     assert "takes about 253 core-hours without a GPU" in page  # 25.28 million images at 36 ms each
