@@ -55,7 +55,8 @@ def test_warm_up_that_is_longer_than_the_run_is_noted(kind: type[Any]):
 
 
 def test_clusters_of_feddrift_that_will_not_change_are_noted():
-    assert notes(FedDrift(step_rounds=2), 3) == notes(FedDrift(start="one", step_rounds=3), 3) == []
+    assert notes(FedDrift(step_rounds=2), 3) == notes(FedDrift(start="one", step_rounds=2), 3) == []
+    assert notes(FedDrift(step_rounds=3), 3) == notes(FedDrift(start="one", step_rounds=3), 3)
     assert notes(FedDrift(step_rounds=3), 3) == [
         "FedDrift does not cluster before round 4, but rounds is 3, so its first clusters will not change; raise "
         "rounds above 3, or set step_rounds below 3"
@@ -133,6 +134,11 @@ def test_dropout_that_a_round_of_all_clients_does_not_heed_is_noted():
         ),
         (FedGrouProx(mix="sum", measure="madc"), ["mix is sum, which has no effect, since eta_g is 0.0"]),
         (FedGroup(centers="random", measure="madc"), ["measure is madc, which has no effect, since centers is random"]),
+        (LayerCFL(warmup_rounds=1, layers="auto", layer_score="gap"), []),
+        (
+            LayerCFL(warmup_rounds=1, layer_score="gap"),
+            ["layer_score is gap, which has no effect, since layers is by_skew"],
+        ),
         (FedProx(straggler_work="drop"), ["straggler_work is drop, which has no effect, since stragglers is 0.0"]),
     ],
 )

@@ -124,7 +124,7 @@ class FedDrift(Algorithm):
         return self.start == "clients" and round < self.step_rounds  # each client's model is new
 
     def first_clustering_round(self) -> int:
-        return self.step_rounds if self.start == "clients" else 0
+        return self.step_rounds
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FedDriftState, Info]:
         w0, able, alone = work.initial(0), clients_with_data(work), self.start == "clients"
@@ -149,7 +149,7 @@ class FedDrift(Algorithm):
         labels = clusters_of(state.index, cohort)
         cohort, labels = cohort[labels >= 0], labels[labels >= 0]
         models, info = average_in_clusters(work, state.models, cohort, labels, self.weights)
-        return replace(state, models=models), info.plus(replace(placed, skipped=0)).plus(step)
+        return replace(state, models=models), info.plus(placed).plus(step)
 
     def begin_time_step(self, state: FedDriftState, work: LocalWork) -> tuple[FedDriftState, Info]:
         """Lets every client with data choose its best model or detect a drift; then merges clusters."""
@@ -251,7 +251,7 @@ class FedDrift(Algorithm):
         losses = found.new_full((len(clients), len(state.models)), torch.nan)
         losses[able] = losses[able].index_copy(1, numbers, found)
         labels = torch.where(able, losses.nan_to_num(torch.inf).argmin(1), -1)
-        info = Info(down=len(clients) * len(numbers), skipped=int((~able).sum()), closeness=-losses)
+        info = Info(down=found.numel(), skipped=int((~able).sum()), closeness=-losses)
         return replace(state, index=assign(state.index, clients, labels)), info
 
     def serve(self, state: FedDriftState, clients: Tensor) -> Assignment:

@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lit_cfl.algorithms.base import Info
+from lit_cfl.algorithms.base import Info, Unused
 from lit_cfl.algorithms.cfl import CFL
 from lit_cfl.algorithms.splits import (
     ClientComparison,
@@ -70,6 +70,7 @@ class LayerCFL(CFL):
     distance: Literal["l2", "delta_l2", "cos", "delta_cos"] = "delta_cos"
     eps2_on: Literal["whole", "layer"] = "whole"
     layer_score: Literal["silhouette", "gap"] = "silhouette"
+    unused_if: ClassVar[Unused] = {"layer_score": ("layers", lambda layers: layers != "auto")}
     tables: ClassVar[dict[str, tuple[str, ...]]] = {"layers": ("cluster", "layer", "silhouette", "gap", "chosen")}
 
     def __post_init__(self) -> None:

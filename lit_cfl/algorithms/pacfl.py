@@ -184,7 +184,12 @@ class PACFL(Algorithm):
 
 
 def vectors_of_client(inputs: Tensor, labels: Tensor, number: int, each_label: bool) -> Tensor:
-    """Computes a client's singular vectors `[m, inputs]`, of all examples or of each label in ascending order."""
+    """Computes a client's singular vectors `[m, inputs]`, of all examples or of each label in ascending order.
+
+    If an example has several labels, 0 to 1 `[n, labels]`, those above 0.5 count.
+    """
     if not each_label:
         return left_singular_vectors(inputs, number)
-    return torch.cat([left_singular_vectors(inputs[labels == label], number) for label in labels.unique()])
+    of_label = labels > 0.5 if labels.ndim > 1 else labels[:, None] == labels.unique()
+    none = inputs.flatten(1)[:0]  # the vectors of a client whose examples have no label
+    return torch.cat([none, *(left_singular_vectors(inputs[held], number) for held in of_label.T if held.any())])

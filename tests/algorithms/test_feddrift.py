@@ -287,6 +287,17 @@ def test_client_without_data_keeps_its_cluster_and_its_reference():
     assert (info.scores["shift/detected"], info.skipped) == (0, 1)
 
 
+def test_client_that_never_had_data_is_skipped_and_receives_no_model():
+    work = line(0.0, 8.0, 8.0, sizes=(1, 1, 0))
+    state = begun(FedDrift(step_rounds=2), work)
+    for number in (0, 1):
+        state, info = after_round(state, FedDrift(step_rounds=2), work, number)
+        assert (info.down, info.up, info.skipped, state.index.tolist()) == (2, 2, 1, [0, 1, -1])
+    work.num_examples = ids(1, 1, 4)
+    state, info = after_round(state, FedDrift(step_rounds=9), work, 2)
+    assert (info.down, info.skipped, state.index.tolist()) == (2 + 3, 0, [0, 1, 1])
+
+
 def test_newcomer_takes_the_best_model_but_none_of_this_time_step():
     before = clusters(0.0, of=ids(0, 0, 0), work=line(0.0, 0.0, 0.0))
     state, _ = after_round(before, ONE, line(0.0, 0.0, 8.0), 1)

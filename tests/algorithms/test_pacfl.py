@@ -199,6 +199,15 @@ def test_a_subspace_of_each_label_holds_its_vectors_side_by_side():
     assert not state.bases[1, 1].any()
 
 
+def test_an_example_with_several_labels_belongs_to_the_subspaces_of_all_of_them():
+    examples = torch.eye(4).view(4, 1, 2, 2)
+    labels = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0.4, 0.6, 0], [0, 0, 0]])
+    found = vectors_of_client(examples, labels, number=2, each_label=True)
+    span = found.T @ found  # label 0 has example 0, label 1 examples 1 and 2, and nobody has label 2
+    assert_close(span, torch.diag(torch.tensor([1.0, 1.0, 1.0, 0.0])))
+    assert vectors_of_client(examples, 0 * labels, number=2, each_label=True).shape == (0, 4)
+
+
 def test_client_without_data_is_clustered_once_it_has_some():
     work = directions(0, 50, 6, 58, sizes=[2, 3, 4, 0])
     state = clustered(PACFL(), work)
