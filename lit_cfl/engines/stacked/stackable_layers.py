@@ -6,7 +6,7 @@ stack of embeddings PyTorch (2.15) zeroes the gradient of the padding row for th
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -238,18 +238,15 @@ _PLAIN: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
 }
 
 
-def replace_unstackable_layers(
-    module: LightningModule, kinds: Collection[type[nn.Module]] = tuple(_PLAIN)
-) -> LightningModule:
-    """Replaces layers of these kinds by their stackable form, if needed and possible. Returns the module.
+def replace_unstackable_layers(module: LightningModule) -> LightningModule:
+    """Replaces layers by their stackable form, if needed and possible. Returns the module.
 
     Args:
         module: Module, changed in place; its parameters stay the same objects.
-        kinds: Layer classes to replace, among `nn.LSTM`, `nn.GRU`, `nn.Embedding` and the BatchNorms.
     """
 
     def plain(layer: nn.Module) -> nn.Module | None:
-        replaced = type(layer) in kinds and _needs_plain(layer) and not why_not_stacked(layer)
+        replaced = type(layer) in _PLAIN and _needs_plain(layer) and not why_not_stacked(layer)
         return _PLAIN[type(layer)](layer) if replaced else None
 
     return replace_layers(module, plain)
