@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from lit_cfl.algorithms.automatic_clusters import chooses_number
 from lit_cfl.algorithms.base import Algorithm, Assignment, OwnLayers, State
 from lit_cfl.algorithms.check_answers import check_assignment
 from lit_cfl.clustering.cluster_scores import agreement, churn, mean_entropy
@@ -17,7 +18,7 @@ from lit_cfl.data.index import distinct_values
 from lit_cfl.engines.base import Engine
 from lit_cfl.errors import InputError, Notice, join_ids, with_client_names
 from lit_cfl.local_work import Budget
-from lit_cfl.metric_names import ENTROPY, tuned_columns
+from lit_cfl.metric_names import CHOSEN, ENTROPY, tuned_columns
 from lit_cfl.scores import ACCURACY, CLASSIFIER, Scores, SetScore, per_example
 from lit_cfl.seeds import generator
 from lit_cfl.set_predictions import SetPredictions
@@ -332,6 +333,7 @@ def evaluate(
     served = check_assignment(algorithm, served, data.population, engine.layout.num_columns)
     unassigned = data.population[served.index < 0]
     assigned = len(data.population) - len(unassigned)
+    num_models = len(served.models)
     if plan.clients == "all" and len(unassigned):
         del served
         served = place_for_scoring(algorithm, state, engine, data, data.population, round, unassigned)
@@ -360,6 +362,8 @@ def evaluate(
         "clusters/unobserved": len(unassigned),
         "clients/evaluated": len(clients),
     }
+    if chooses_number(algorithm):
+        metrics[CHOSEN] = num_models
     if weights is not None:
         metrics[ENTROPY] = mean_entropy(weights)
     truth = data.true_clusters[clients]

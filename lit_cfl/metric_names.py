@@ -33,6 +33,7 @@ _ADDED_SCORES = {
 ARI_NOTE = "ARI: agreement with the true clusters, 1 = equal, 0 = chance."  # note below tables of several runs
 RATE = "train/lr"  # a column of runs with a schedule of learning rates
 
+CHOSEN = "clusters/chosen"  # a column of runs with num_clusters: auto
 ENTROPY = "clusters/entropy"  # a column of runs whose clients use mixtures of models
 
 LOCAL = ("local/steps", "local/examples", "local/scored_examples")  # columns that runs before 0.3 lack

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from lit_cfl.algorithms.base import Info, Unused, clients_with_data, require_clients, require_positive
+from lit_cfl.algorithms.base import Algorithm, Info, Unused, clients_with_data, require_clients, require_positive
 from lit_cfl.clustering.number_of_clusters import CLIENTS_PER_CLUSTER, number_of_clusters
 from lit_cfl.errors import InputError, Notice, count_noun
 from lit_cfl.local_work import LocalWork
@@ -74,6 +74,11 @@ class ClusterNumberOptions:
         note_number(type(self).__name__, found, len(updates), self.max_clusters)
         number: Any = {"num_clusters": found}
         return replace(self, **number)
+
+
+def chooses_number(algorithm: Algorithm) -> bool:
+    """Returns whether the algorithm itself chooses its number of clusters (`num_clusters: auto`)."""
+    return bool(vars(algorithm).get("num_clusters") == "auto")
 
 
 def note_number(name: str, number: int, clients: int, max_clusters: int) -> None:

@@ -9,8 +9,8 @@ from statistics import fmean
 
 from lit_cfl.compare.comparison import Comparison, training_differences
 from lit_cfl.compare.jobs import Job
-from lit_cfl.errors import count_noun
-from lit_cfl.metric_names import ARI_NOTE, Row, main_column
+from lit_cfl.errors import count_noun, join_ids
+from lit_cfl.metric_names import ARI_NOTE, CHOSEN, Row, main_column
 from lit_cfl.rounds import describe_late_clustering
 from lit_cfl.runs.run import SAME_START
 from lit_cfl.runs.shared_clients import compare_shared, read_scored, scores_everyone
@@ -21,6 +21,7 @@ from lit_cfl.storage.csv_log import read_table
 
 _RUNS = {
     "clusters": "clusters/count",
+    "clusters_chosen": CHOSEN,
     "ari": "clusters/ari",
     "unplaced": "clusters/unobserved",
     "mib": "traffic/mib",
@@ -352,6 +353,9 @@ def _notes_of_runs(comparison: Comparison, runs: Sequence[Row]) -> list[str]:
         if caveat := comparison.experiments[name].algorithm.caveat:
             notes.append(f"{caveat}.")
         mine = [run for run in runs if run["algorithm"] == name]
+        if chosen := {run["seed"]: run["clusters_chosen"] for run in mine if run.get("clusters_chosen") is not None}:
+            seeds = f" (seeds {join_ids(list(chosen))})" if len(chosen) > 1 else ""
+            notes.append(f"{name}: num_clusters: auto chose {join_ids(list(chosen.values()))}{seeds}.")
         stopped = sum(bool(run.get("stopped")) for run in mine)
         unplaced = sum(bool(run.get("not_scored")) for run in mine)
         if stopped:

@@ -10,12 +10,13 @@ from statistics import fmean
 from typing import Any, Literal, get_args
 
 from lit_cfl.activity import Activity, Report, ignore_activity
+from lit_cfl.algorithms.automatic_clusters import chooses_number
 from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.module_options import data_options, module_options
 from lit_cfl.engines.plan import Plan, release_freed_memory
 from lit_cfl.errors import InputError, Notice, SaveError, name_clients
 from lit_cfl.experiment import Experiment, fingerprint_of_data, fingerprint_of_module
-from lit_cfl.metric_names import ENTROPY, RATE, Row, tuned_columns
+from lit_cfl.metric_names import CHOSEN, ENTROPY, RATE, Row, tuned_columns
 from lit_cfl.pictures.folder import draw_both
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.options import Format
@@ -310,6 +311,7 @@ def _recorder(
     scores = prepared.engine.scores
     columns = (*algorithm.score_columns, *((RATE,) if experiment.local.lr_schedule else ()))
     columns += (ENTROPY,) if algorithm.mixes_models else ()
+    columns += (CHOSEN,) if chooses_number(algorithm) else ()
     columns += tuned_columns(scores) if experiment.evaluation.fine_tune else ()
     directory = RunDirectory(path, columns, algorithm.tables, shifting, scores)
     return Recorder(prepared, directory, checkpoint or Checkpoint(path))

@@ -1,16 +1,23 @@
 """Tests `num_clusters: auto`: the chosen numbers, the reported reasons, and the costs."""
 
+import json
+import re
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from digits_experiment import digits
 from lanes import thinned
 from quadratic import ids, rng
 from torch import Tensor
 
-from lit_cfl.algorithms import FLHC, IFCA, Algorithm, FedEM, FedGroup, FedGrouProx, FeSEM, FlexCFL
+from lit_cfl import run
+from lit_cfl.algorithms import FLHC, FLUX, IFCA, Algorithm, FedEM, FedGroup, FedGrouProx, FeSEM, FlexCFL
+from lit_cfl.datamodules import Digits
 from lit_cfl.errors import InputError, Notice
+from lit_cfl.storage.csv_log import read_table
 from lit_cfl.testing import QuadraticWork, check_algorithm
 
 ALL = [FedGroup(), FedGrouProx(), FlexCFL(), IFCA(), FeSEM(), FLHC(0)]
@@ -157,3 +164,17 @@ def test_without_data_nobody_decides():
     work.num_examples = 0 * work.num_examples
     with pytest.raises(InputError, match="no client can be clustered"):
         IFCA("auto").check(work)
+
+
+@pytest.mark.parametrize("algorithm", [IFCA(num_clusters="auto"), FLHC(1, num_clusters="auto"), FLUX(1), IFCA(2)])
+def test_a_run_records_the_number_that_was_chosen(algorithm: Algorithm, tmp_path: Path):
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        run(digits(algorithm=algorithm, data=Digits(num_clients=24, validation=0.1), rounds=2), tmp_path / "run")
+    chosen = [int(n) for w in given for n in re.findall(r"num_clusters: auto of \w+ chose (\d+)", str(w.message))]
+    found = [row.get("clusters/chosen", "no column") for row in read_table(tmp_path / "run" / "metrics.csv")]
+    if algorithm.num_clusters != "auto":
+        assert (chosen, found) == ([], ["no column"] * 2)
+    else:  # FL+HC and FLUX have one model before they cluster
+        assert found == [1 if algorithm.first_clustering_round() else chosen[0], chosen[0]]
+        assert json.loads((tmp_path / "run" / "summary.json").read_text())["clusters/chosen"] == chosen[0]

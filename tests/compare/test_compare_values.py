@@ -53,6 +53,7 @@ def made(path: Path, name: str, seed: int) -> None:
     write_table(folder / "metrics.csv", METRICS, rows)
     stopped = "enough" if (name, seed) == ("B", 1) else None
     summary = {"algorithm": name, "seed": seed, "stopped": stopped, "test/max_weighted_accuracy": max(accuracies)}
+    summary |= {"clusters/chosen": clusters + 1} if name == "B" else {}
     (folder / "summary.json").write_text(json.dumps(rows[-1] | summary))
 
 
@@ -76,6 +77,11 @@ def test_a_run_has_its_last_figures_and_what_the_target_cost_it(results: Results
         ("B", 1, "finished", 3, 0.375, 0.25, 3, 0.75, 0, 15.0, 200.0, "enough", None, None),
         ("B", 2, "finished", 3, 0.9375, 0.375, 2, 0.875, 0, 27.0, 600.0, None, 2, 18.0),
     ]
+
+
+def test_the_number_that_auto_chose_is_a_figure_of_each_run_and_a_note(results: Results):
+    assert [row["clusters_chosen"] for row in results.runs] == [None, None, None, 3, 4, 3]
+    assert "B: num_clusters: auto chose 3, 4, 3 (seeds 0, 1, 2)." in results.notes
 
 
 def test_local_work_is_that_of_the_whole_run_and_of_the_rounds_to_the_target(results: Results):

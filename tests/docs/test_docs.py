@@ -20,7 +20,7 @@ from lit_cfl.config import catalogue
 from lit_cfl.config.parser import parse_run
 from lit_cfl.early_stopping import StopRule
 from lit_cfl.experiment import CheckpointPlan, EvaluationPlan, Experiment, LocalTraining, Pictures
-from lit_cfl.metric_names import CLIENTS, CLUSTERS, ENTROPY, METRICS, RATE, SHIFTS, tuned_columns
+from lit_cfl.metric_names import CHOSEN, CLIENTS, CLUSTERS, ENTROPY, METRICS, RATE, SHIFTS, tuned_columns
 from lit_cfl.runs.run import run
 from lit_cfl.scores import CLASSIFIER
 
@@ -154,6 +154,7 @@ def test_all_existing_metrics_are_explained_and_no_others():
         {
             *METRICS,
             RATE,
+            CHOSEN,
             ENTROPY,
             *tuned_columns(CLASSIFIER),
             *(name for kind in ALGORITHMS for name in kind.score_columns),
