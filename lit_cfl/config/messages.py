@@ -39,6 +39,11 @@ def describe_wrong_value(path: str, shown: str, kinds: Sequence[Any]) -> str:
         return f"{path}: {shown!r} is not a list; write [{shown}]"
     if path == "cohort_size" and re.fullmatch(r"\d*[.,]?\d+\s*%?", shown):
         point = "; give the number of clients in each round, not a share of them"
+    if path == "data.newcomers" and not point:
+        point = (
+            "; give a share of the clients, such as 0.2. To hold out certain clients, leave their lines out of the "
+            "table, and score them afterwards: lit-cfl evaluate RUN --data.source FILE"
+        )
     if path == "seed" and shown.startswith("["):
         point = f"; give several as --seeds {shown}"
     if path in ("seed", "seeds") and (numbers := spell_range(shown)):

@@ -223,6 +223,11 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
             (RUN + "--config=", "--config is empty; give a file"),
             (RUN + "--task.optimizer.lr nan", "task.optimizer.lr: 'nan' is not a number"),
             (RUN + "--dropout 12,5%", "dropout: '12,5%' is not a number; write 0.125"),
+            (
+                RUN + "--data.newcomers Zurich",
+                "is not a number; give a share of the clients, such as 0.2. To hold out certain",
+            ),
+            (RUN + "--data.newcomers 20%", "data.newcomers: '20%' is not a number; write 0.2"),
             (RUN + "--cohort_size 0.1", "cohort_size: '0.1' is not a whole number; give the number of clients in each"),
             (RUN + "--cohort_size 10%", "cohort_size: '10%' is not a whole number; give the number of clients in each"),
             (RUN + "--local.batch_size ful", "local.batch_size: 'ful' is not a whole number or the word full"),
