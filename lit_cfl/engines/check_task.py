@@ -17,7 +17,7 @@ from lit_cfl.data.augment import AugmentFunction, require_augmentation
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.fit_request import CHECK
 from lit_cfl.engines.module_state import copy_state, module_state, same_value
-from lit_cfl.engines.task_notes import note_outputs, note_padding, note_schedulers
+from lit_cfl.engines.task_notes import note_idle_dropout, note_outputs, note_padding, note_schedulers
 from lit_cfl.engines.task_protocol import Batch, losses_of, outcomes_of
 from lit_cfl.engines.token_inputs import takes_tokens
 from lit_cfl.errors import DivergedError, InputError, count_noun, error_place, short_error
@@ -75,6 +75,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
     local = engine.local
     _require_finite_rates(engine.module(model))
     note_schedulers(engine.module(model), local)
+    note_idle_dropout(engine.template)
     note_padding(engine.template, data.examples.inputs)
     with engine.own_stream("evaluation"):  # a net may draw random numbers
         note_outputs(engine.module(model).eval(), batch)
@@ -258,6 +259,12 @@ def _is_users(error: Exception, *kinds: type[Exception]) -> bool:
 def _require_labels(engine: Engine, examples: Examples) -> None:
     task, kind = engine.template, examples.label_kind
     taken = getattr(task, "labels", ("classes",))
+    taken = (taken,) if isinstance(taken, str) else taken
+    if not isinstance(taken, tuple | list) or not taken or any(one not in list(_REMEDIES) for one in taken):
+        raise InputError(
+            f"{type(task).__name__}.labels is {taken!r:.60}, but this attribute names the kinds of labels that the "
+            f"task takes, such as ('classes',), out of {', '.join(_REMEDIES)}; give the attribute another name"
+        )
     if kind not in taken:
         held = {
             "classes": "classes",

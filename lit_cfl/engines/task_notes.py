@@ -6,9 +6,10 @@ from math import log
 
 import torch
 from lightning import LightningModule
-from torch import Tensor
+from torch import Tensor, nn
 
 from lit_cfl.engines.check_module import schedulers_in
+from lit_cfl.engines.dropout import KeyedDropout
 from lit_cfl.engines.task_protocol import Batch
 from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import Notice, count_noun
@@ -30,6 +31,21 @@ def note_schedulers(module: LightningModule, local: LocalTraining) -> None:
                 Notice,
                 stacklevel=3,
             )
+
+
+def note_idle_dropout(module: LightningModule) -> None:
+    """Warns of a trained part in evaluation mode whose dropout drops nothing, such as a net of `from_pretrained`."""
+    for name, part in module.named_modules():
+        drops = any(isinstance(layer, KeyedDropout | nn.Dropout) and layer.p > 0 for layer in part.modules())
+        if drops and not part.training and any(parameter.requires_grad for parameter in part.parameters()):
+            warnings.warn(
+                f"{name or 'the module'} ({type(part).__name__}) is in evaluation mode, also while it trains, so that "
+                "its dropout drops nothing; pretrained nets come so: call .train() where the task is built, unless "
+                "this is meant",
+                Notice,
+                stacklevel=3,
+            )
+            return
 
 
 def note_padding(task: LightningModule, inputs: Tensor) -> None:

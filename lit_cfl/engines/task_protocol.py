@@ -50,9 +50,8 @@ def weighted_losses_of(module: LightningModule, batch: Batch, weights: Tensor | 
 def weigh_losses(module: LightningModule, losses: Tensor, weights: Tensor) -> Tensor:
     """Multiplies a module's losses by weights, but not the `penalty` that they contain; see `weighted_losses_of`."""
     products = losses * weights
-    if not hasattr(module, "penalty"):
-        return products
-    return products + (1 - weights) * cast(Callable[[], Tensor], module.penalty)()
+    penalty = _penalty_method(module)
+    return products if penalty is None else products + (1 - weights) * penalty()
 
 
 def differentiable_losses_of(module: LightningModule, batch: Batch) -> Tensor:
@@ -92,7 +91,14 @@ def penalty_of(module: LightningModule) -> float:
 
     A module with `penalty() -> 0-d tensor` adds it in `losses`, but not to the losses of its `outcomes`.
     """
-    return float(cast(Callable[[], Tensor], module.penalty)()) if hasattr(module, "penalty") else 0.0
+    penalty = _penalty_method(module)
+    return 0.0 if penalty is None else float(penalty())
+
+
+def _penalty_method(module: LightningModule) -> Callable[[], Tensor] | None:
+    """Returns the method `penalty` of a module; None without one, also if the attribute is a number."""
+    found: Any = getattr(module, "penalty", None)
+    return found if callable(found) else None
 
 
 def outcomes_of(module: LightningModule, batch: Batch) -> Tensor:

@@ -16,6 +16,7 @@ from torch.testing import assert_close
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.task_protocol import weigh_losses
 from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget
@@ -171,12 +172,13 @@ def test_norm_of_a_model_may_decide_which_one_fits_best():
     assert work.losses(models, ids(0), penalised=True).tolist() == [[9.0, 4.0]]
 
 
-def test_module_without_a_penalty_adds_none():
-    class Plain(Classification):
-        penalty = property()  # type: ignore[assignment]  # hides it: `hasattr` says no
-
-    engine = engine_of(lambda: Plain(MLP(12, SHAPE, 10), SGD))
+@pytest.mark.parametrize("penalty", [property(), 0.1], ids=["none", "a number"])
+def test_module_without_a_method_penalty_adds_none(penalty: object):
+    kind = type("Plain", (Classification,), {"penalty": penalty})  # a property without a getter hides the method
+    engine = engine_of(lambda: kind(MLP(12, SHAPE, 10), SGD))
     assert engine.penalties(torch.stack([engine.initial(0)] * 2)).tolist() == [0.0, 0.0]
+    losses, weights = torch.tensor([1.0, 2.0]), torch.tensor([0.5, 3.0])
+    assert weigh_losses(engine.template, losses, weights).tolist() == [0.5, 6.0]
 
 
 @pytest.mark.parametrize(

@@ -447,6 +447,24 @@ def test_a_list_of_registered_layers_is_accepted():
     require_module(Classification(net, SGD))
 
 
+def test_dropout_of_a_trained_part_in_evaluation_mode_is_noted():
+    def net(p: float) -> nn.Sequential:
+        return nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(64, 10), nn.Dropout(p)).eval())
+
+    def engine_of(make: Callable[[], nn.Module]) -> Engine:
+        return build_engine(task(make), PLANS["plain loop"], 0, LocalTraining())
+
+    def frozen() -> nn.Sequential:
+        return nn.Sequential(net(0.5).requires_grad_(False), nn.Linear(10, 10))
+
+    with pytest.warns(Notice, match=r"^net\.1 \(Sequential\) is in evaluation mode, .* its dropout drops nothing"):
+        require_trainable(engine_of(lambda: net(0.5)), ragged_data())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Notice)
+        require_trainable(engine_of(lambda: net(0.0)), ragged_data())
+        require_trainable(engine_of(frozen), ragged_data())
+
+
 def test_probabilities_instead_of_logits_are_noted():
     def returns(*last: nn.Module) -> Engine:
         make = task(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10), *last))

@@ -1,5 +1,6 @@
 """Tests the ready-made tasks other than Classification: hand-worked values, every engine, and wrong labels."""
 
+import re
 from dataclasses import replace
 from math import exp, isnan, log, sqrt
 from pathlib import Path
@@ -295,6 +296,13 @@ def test_every_engine_trains_and_scores_alike(task: Any, module: Any, plan: dict
 def test_a_task_that_does_not_take_such_labels_says_so(task: Any, module: ArrayData, message: str):
     with pytest.raises(InputError, match=message):
         require_trainable(engine(task), module.federated(0))
+
+
+@pytest.mark.parametrize("own", [3, ["cat", "dog"], ()])
+def test_an_attribute_labels_of_another_meaning_is_named(own: object):
+    kind = type("Own", (Classification,), {"labels": own})
+    with pytest.raises(InputError, match=re.escape(f"Own.labels is {own!r}, but this attribute names the kinds of")):
+        require_trainable(engine(lambda: kind(MCLR([2], 3))), numbers(y=np.arange(12) % 3).federated(0))
 
 
 @pytest.mark.parametrize("y", [X.sum(1), None])
