@@ -24,7 +24,8 @@ class ClusterNumberOptions:
     """The options of an algorithm whose number of clusters can be decided automatically.
 
     Args:
-        max_clusters: Maximum number of clusters with `num_clusters: auto`, 1 or more.
+        max_clusters: Maximum number of clusters with `num_clusters: auto`, 1 or more; never above a quarter of the
+            clients.
     """
 
     max_clusters: int = 10
@@ -92,10 +93,12 @@ def note_number(name: str, number: int, clients: int, max_clusters: int) -> None
     """
     most = min(max_clusters, clients // CLIENTS_PER_CLUSTER)
     if number > 1:
+        limit = "max_clusters" if most == max_clusters else "a quarter of the clients"
         why = (
-            f"the largest number up to {most} with which the clusters of one half of the {clients} clients agree with "
-            "those of the other half"
+            f"the largest number up to {most} ({limit}) with which the clusters of one half of the {clients} clients "
+            "agree with those of the other half"
         )
+        why += "; since it is the limit, there may be more clusters" if number == most else ""
     elif max_clusters == 1:
         why = "max_clusters is 1"
     elif most < 2:

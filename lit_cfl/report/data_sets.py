@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from statistics import fmean
 
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, join_ids
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.ranks import rank_diagram
 from lit_cfl.report.blocks import Block, Section, Table
@@ -13,6 +13,7 @@ from lit_cfl.report.sources import ReportSource, have_same_data, main_score_of
 from lit_cfl.scores import Score
 from lit_cfl.statistics import Ranking, friedman
 
+_HELD_OUT = ("validation", "test", "newcomers")  # options of data that only say what is not trained on
 _FEWEST = 3  # minimum number of methods for Friedman's test
 
 
@@ -38,6 +39,7 @@ def list_sections(sources: Sequence[ReportSource], problems: list[str]) -> tuple
     for name, source in zip(names, sources, strict=True):
         if uneven := describe_uneven(source.groups):
             problems.append(f"{name}: the ranked figures are {uneven}.")
+    problems += _note_equal_sources(names, sources)
     ranking = friedman(_of_common_methods(scores, problems), score.higher_is_better)
     order = list(ranking.mean_ranks)
     rows = [
@@ -58,6 +60,22 @@ def list_sections(sources: Sequence[ReportSource], problems: list[str]) -> tuple
 def _headline(ranking: Ranking) -> str:
     listed = ", ".join(f"{method} {rank:.2f}" for method, rank in ranking.mean_ranks.items())
     return f"Mean ranks over {ranking.data_sets} data sets (1 = best on each): {listed}."
+
+
+def _note_equal_sources(names: Sequence[str], sources: Sequence[ReportSource]) -> list[str]:
+    """Returns notes on comparisons whose data are equal, except for the examples or clients that are held out."""
+    seen: dict[str, str] = {}
+    notes = []
+    for name, source in zip(names, sources, strict=True):
+        data = dict(source.groups[0].first.config.get("data") or {})
+        data["init_args"] = {k: v for k, v in (data.get("init_args") or {}).items() if k not in _HELD_OUT}
+        other = seen.setdefault(repr(data), name)
+        if other != name:
+            notes.append(
+                f"{other} and {name} have the same data, except for what is held out ({join_ids(_HELD_OUT)}), but "
+                "count as two data sets here: give only one of them."
+            )
+    return notes
 
 
 def _common_score(sources: Sequence[ReportSource]) -> Score:

@@ -1,6 +1,8 @@
 """Tests the page of comparisons on different data sets, which ranks methods over all of them."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from made_runs import made_run, metric_row
@@ -20,9 +22,14 @@ SCORES = {  # accuracy after the last round for both seeds
 
 
 def comparison(
-    path: Path, clients: int, scores: dict[str, tuple[float, ...]], over: bool = True, evaluated: float | None = None
+    path: Path,
+    clients: int,
+    scores: dict[str, tuple[float, ...]],
+    over: bool = True,
+    evaluated: float | None = None,
+    more: Mapping[str, object] = MappingProxyType({}),
 ) -> Path:
-    data = {"class_path": "lit_cfl.datamodules.Digits", "init_args": {"num_clients": clients}}
+    data = {"class_path": "lit_cfl.datamodules.Digits", "init_args": {"num_clients": clients, **more}}
     for name, values in scores.items():
         for seed, value in enumerate(values):
             rows = [
@@ -50,6 +57,14 @@ def test_ranks_over_different_numbers_of_clients_are_noted(tmp_path: Path):
     all_clients = comparison(tmp_path / "all", 9, SCORES["letters"], evaluated=9)
     (problem,) = page_of(few, all_clients).problems
     assert problem.startswith("few: the ranked figures are over different numbers of clients (FedAvg on 5.5, IFCA on")
+
+
+def test_comparisons_that_differ_only_in_what_is_held_out_are_noted_as_one_data_set(tmp_path: Path):
+    for name, more in {"all": {}, "fewer": {"newcomers": 0.2, "validation": 0.1}}.items():
+        comparison(tmp_path / name, 8, SCORES["digits"], more=more)
+    other = comparison(tmp_path / "other", 9, SCORES["letters"])
+    (problem,) = page_of(tmp_path / "all", other, tmp_path / "fewer").problems
+    assert problem.startswith("all and fewer have the same data, except for what is held out")
 
 
 def test_methods_are_ranked_by_the_means_of_their_last_rounds(tmp_path: Path):
