@@ -122,8 +122,8 @@ def test_max_clusters_is_the_most_that_is_decided_on():
         (
             IFCA("auto", max_clusters=2),
             corners(2),
-            "2 clusters: the largest number up to 2 (max_clusters) with which the clusters of one half of the 36 clients "
-            "agree with those of the other half; since it is the limit, there may be more clusters",
+            "2 clusters: the largest number up to 2 (max_clusters) with which the clusters of one half of the 36 "
+            "clients agree with those of the other half; since it is the limit, there may be more clusters",
         ),
         (FLHC(0, num_clusters="auto"), corners(1), "1 cluster: with 2 to 9 clusters, those of one half of the 36"),
         (FedGroup("auto"), corners(2, clients=7), "1 cluster: more than one cluster needs 8 clients, and there are 7"),
