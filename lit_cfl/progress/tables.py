@@ -3,21 +3,23 @@
 from collections.abc import Mapping
 from math import floor, isfinite, log10
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from lit_cfl.evaluation import SplitScores
-from lit_cfl.runs.load_run import PlacedNewcomers
+if TYPE_CHECKING:  # these import Lightning, which a page of results does not need
+    from lit_cfl.evaluation import SplitScores
+    from lit_cfl.runs.load_run import PlacedNewcomers
 
 
-def print_agreement(console: Console, placed: PlacedNewcomers) -> None:
+def print_agreement(console: Console, placed: "PlacedNewcomers") -> None:
     """Prints the agreement of newcomers' clusters with their true ones, if these are known."""
     if "clusters/ari" in placed.agreement:
         console.print(f"ARI with their true clusters: {placed.agreement['clusters/ari']:.2f} (1 = equal)")
 
 
-def score_table(console: Console, scores: Mapping[str, SplitScores]) -> None:
+def score_table(console: Console, scores: Mapping[str, "SplitScores"]) -> None:
     """Prints the task's scores, one line per split and score."""
     names = [score.title for found in scores.values() for score in found.scores]
     several = len(set(names)) > 1
@@ -32,7 +34,7 @@ def score_table(console: Console, scores: Mapping[str, SplitScores]) -> None:
     console.print(table)
 
 
-def assignment_table(console: Console, path: Path, placed: PlacedNewcomers, measure: str) -> None:
+def assignment_table(console: Console, path: Path, placed: "PlacedNewcomers", measure: str) -> None:
     """Prints each newcomer's cluster and closeness, then the newcomers' scores if they are known."""
     table = new_table("newcomer", "cluster", "closeness", "next best")
     for client, (cluster, new) in enumerate(zip(placed.assignment.index.tolist(), placed.new.tolist(), strict=True)):
@@ -57,7 +59,7 @@ def assignment_table(console: Console, path: Path, placed: PlacedNewcomers, meas
         console.print(f"New ones: {loaded}.assign(<data>).module(<newcomer>)", soft_wrap=True)
 
 
-def _closeness(placed: PlacedNewcomers, client: int, cluster: int, new: bool) -> tuple[str, str]:
+def _closeness(placed: "PlacedNewcomers", client: int, cluster: int, new: bool) -> tuple[str, str]:
     """Describes a newcomer's closeness to its cluster, and the next best cluster of the run with its closeness."""
     if placed.closeness is None:
         return "", ""
