@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property, partial
 from hashlib import sha256
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim import Optimizer
@@ -89,7 +91,7 @@ _OPTIONAL = ("baseline", "stop")
 def _require_kinds(experiment: "Experiment") -> None:
     """Raises InputError if an option has a wrong type, or is an unknown word."""
     seeds: Any = experiment.seeds
-    if isinstance(seeds, int):
+    if isinstance(seeds, Real):
         raise InputError(f"seeds is {seeds}; give a list, such as [{seeds}]")
     for name, (kind, example) in _KINDS.items():
         value = getattr(experiment, name)
@@ -100,6 +102,15 @@ def _require_kinds(experiment: "Experiment") -> None:
         shown = repr(value) if isinstance(value, str | int | dict | tuple) else f"a {type(value).__name__}"
         raise InputError(f"{name} is {shown}; give an object of {kind.__name__}, such as {example}")
     require_annotated(experiment)
+
+
+def _whole_numbers(seeds: Iterable[Any]) -> list[int]:
+    """Returns the seeds as Python's numbers. Raises InputError for one that is not a whole number."""
+    listed = list(seeds)
+    for seed in listed:
+        if not isinstance(seed, Integral):
+            raise InputError(f"seeds has {seed!r}, which is not a whole number; give numbers such as [0, 1, 2]")
+    return [int(seed) for seed in listed]
 
 
 @dataclass(frozen=True)
@@ -173,6 +184,10 @@ class Experiment:
 
     def __post_init__(self) -> None:
         _require_kinds(self)
+        object.__setattr__(self, "seeds", _whole_numbers(self.seeds))
+        for name, value in vars(self).items():
+            if isinstance(value, np.generic):  # such as a number of `np.arange`, which no file could hold
+                object.__setattr__(self, name, value.item())
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"seeds is {self.seeds}; give one or more different numbers, such as [0, 1, 2]")
         if min(self.seeds) < 0:
@@ -292,12 +307,19 @@ class Experiment:
 
         Args:
             options: New values; for a group of options, such as `plan`, a mapping of those that change.
+
+        Raises:
+            InputError: a mapping is given for an option that is not a group.
         """
-        groups = {"plan": self.plan or PlanOptions()}
-        new = {
-            k: replace(groups.get(k, getattr(self, k)), **v) if isinstance(v, Mapping) else v
-            for k, v in options.items()
-        }
+        new, unset = dict(options), {"plan": PlanOptions(), "stop": StopRule()}
+        for name, value in options.items():
+            if isinstance(value, Mapping):
+                group = getattr(self, name, None) or unset.get(name)
+                if not is_dataclass(group):
+                    raise InputError(
+                        f"{name} is {value!r:.60}; give the option itself, since it is not a group of options"
+                    )
+                new[name] = replace(group, **value)  # type: ignore[type-var]  # an object, not a class
         return replace(self, **new)
 
     def for_baseline(self) -> "Experiment":
@@ -424,6 +446,8 @@ def _plain(value: Any) -> Any:
         return (
             {"class_path": _path(plain_kind(value)), "init_args": content} if isinstance(value, Algorithm) else content
         )
+    if isinstance(value, np.generic):
+        return value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)):

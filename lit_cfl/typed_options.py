@@ -1,18 +1,23 @@
 """Checks options given in Python against their annotations, as the parser checks those of a file."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from inspect import isclass
+from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 from lit_cfl.errors import InputError, suggest
 
-_NAMES = {int: "a whole number", float: "a number", bool: "True or False", list: "a list"}
+_NAMES = {int: "a whole number", float: "a number", bool: "True or False", list: "a list", str: "text"}
+# classes of the values that fit, NumPy's included; 0 and 1 fit as False and True
+_FITTING: Mapping[Any, Any] = {int: Integral, float: Real, bool: (Integral, np.bool_), list: Iterable, str: str}
 
 
 def require_annotated(options: Any, prefix: str = "") -> None:
-    """Checks those fields of a dataclass that take one of several words, or another dataclass.
+    """Checks those fields of a dataclass that take numbers, lists, words, or another dataclass.
 
     Fields of other types are left to the checks of their owners.
 
@@ -21,8 +26,8 @@ def require_annotated(options: Any, prefix: str = "") -> None:
         prefix: Text before the names of its fields in messages, such as `local.`.
 
     Raises:
-        InputError: a word is not one of those that the annotation lists, stands for a number or a list, or a field
-            that takes a dataclass has something else.
+        InputError: a word is not one of those that the annotation lists, a value is not a number, a list or text where
+            the field takes one, or a field that takes a dataclass has something else.
     """
     hints = _hints(type(options))
     for field in fields(options):
@@ -43,7 +48,9 @@ def _find_remedy(value: Any, members: Sequence[Any]) -> str | None:
     only = kinds[0] if len(kinds) == 1 and not words else None
     if isclass(only) and is_dataclass(only):
         return None if is_dataclass(value) else f"; give an object of {only.__name__}"
-    if kinds and not (isinstance(value, str) and all(kind in _NAMES for kind in kinds)):
+    if kinds and not all(kind in _NAMES for kind in kinds):
+        return None
+    if isinstance(value, tuple(_FITTING[kind] for kind in kinds if (kind is str) == isinstance(value, str))):
         return None
     near = suggest(value, words) if isinstance(value, str) else ""
     taken = [*words, *(_NAMES[kind] for kind in kinds)]

@@ -25,6 +25,7 @@ from lit_cfl.datamodules import Digits
 from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.scorer import Scorer
+from lit_cfl.engines.task_protocol import mixed_outcomes_of
 from lit_cfl.engines.training_options import LocalTraining, TaskFactory
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan, SplitScores, score_clients
@@ -196,6 +197,14 @@ def test_a_chain_mixes_without_its_module(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Scorer, "_mixed_outcomes", lambda *given: calls.append(len(given[3][1])) or plain(*given))
     scored(NETS["mlp with a penalty"], WAYS["chain"], as_test(ragged_data()))
     assert calls == []
+
+
+def test_a_module_with_a_forward_of_its_own_keeps_it():
+    module = Classification(MCLR(SHAPE, 10), SGD)
+    module.forward = own = module.net.forward
+    batch = torch.zeros(3, *SHAPE), torch.zeros(3, dtype=torch.int64)
+    mixed_outcomes_of(module, batch, [lambda: None], torch.ones(3, 1))
+    assert vars(module)["forward"] is own
 
 
 class ByNet(Classification):

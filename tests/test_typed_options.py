@@ -1,9 +1,11 @@
 """Tests options given in Python: unknown words and values of the wrong type are refused with the remedy."""
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,7 +13,7 @@ from lit_cfl import Experiment, compare, run_many, tune
 from lit_cfl.algorithms import FedAvg, FedGroup
 from lit_cfl.datamodules import Digits, Incremental
 from lit_cfl.errors import InputError
-from lit_cfl.experiment import LocalTraining
+from lit_cfl.experiment import LocalTraining, StopRule
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR
 from lit_cfl.tasks import Classification
@@ -37,12 +39,35 @@ def make_task() -> Classification:
         ({"selection": "round-robin"}, "(did you mean round_robin_first?); give uniform or round_robin_first"),
         ({"personal": "fc1"}, "personal is 'fc1'; give a list"),
         ({"rounds": "20"}, "rounds is '20'; give a whole number"),
+        ({"rounds": 2.5}, "rounds is 2.5; give a whole number"),
+        ({"local": LocalTraining(epochs=1.5)}, "local.epochs is 1.5; give a whole number"),  # type: ignore[arg-type]  # the mistake
+        ({"local": LocalTraining(batch_size=2.0)}, "local.batch_size is 2.0; give full or a whole number"),  # type: ignore[arg-type]  # the mistake
+        ({"seeds": [0, 0.5]}, "seeds has 0.5, which is not a whole number"),
+        ({"seeds": np.int64(3)}, "seeds is 3; give a list"),
+        ({"personal": 1}, "personal is 1; give a list"),
+        ({"device": torch.device("cpu")}, "device is device(type='cpu'); give text"),
     ],
 )
 def test_words_and_kinds_that_do_not_fit_are_refused(options: dict[str, Any], message: str):
     with pytest.raises(InputError) as error:
         experiment(**options)
     assert message in str(error.value)
+
+
+def test_numbers_of_numpy_are_recorded_as_the_same_numbers_of_python():
+    given = {"rounds": np.int64(3), "dropout": np.float32(0.5), "seeds": np.arange(3, 5), "selection_seed": np.int64(7)}
+    algorithm, local = FedGroup(np.int64(3)), LocalTraining(np.int64(2), np.int64(4))  # type: ignore[arg-type]  # int
+    found = experiment(**given, algorithm=algorithm, local=local).to_dict()
+    plain = {"rounds": 3, "dropout": 0.5, "seeds": [3, 4], "selection_seed": 7}
+    same = experiment(**plain, algorithm=FedGroup(3), local=LocalTraining(2, 4)).to_dict()
+    assert json.dumps(found) == json.dumps(same)
+
+
+def test_with_options_changes_the_rule_for_early_stopping_like_other_groups():
+    once = experiment().with_options(stop={"patience": 3})
+    assert once.with_options(stop={"target": 0.9}).stop == StopRule(patience=3, target=0.9)
+    with pytest.raises(InputError, match=r"server is \{'lr': 1\}; give the option itself"):
+        once.with_options(server={"lr": 1})
 
 
 def test_a_shift_is_checked_too():

@@ -162,7 +162,7 @@ def mixed_outcomes_of(
     Raises:
         InputError: `outcomes` does not call `forward`, so that it would evaluate a single model.
     """
-    plain, calls = module.forward, 0
+    plain, own, calls = module.forward, vars(module).get("forward"), 0
 
     def forward_mixed(*inputs: Any) -> Tensor:
         nonlocal calls
@@ -178,6 +178,8 @@ def mixed_outcomes_of(
         found = outcomes_of(module, batch)
     finally:
         del module.forward
+        if own is not None:  # a `forward` of this instance, such as `self.forward = self.net.forward`
+            module.forward = own  # type: ignore[method-assign]
     if not calls:
         raise InputError(
             f"{type(module).__name__}.outcomes does not call the module itself, self(inputs), so the outputs of "
