@@ -17,6 +17,7 @@ from lit_cfl.tasks.classification import Classification
 from lit_cfl.tasks.next_token import NextToken
 
 _SEQUENCES = 2**12  # maximum number of sequences that are searched for padding
+_APART = 1e-2  # minimum difference of outputs that is no rounding error, as a share of the largest output
 _ROUNDING = 1e-3  # maximum difference from 1 of a sum of probabilities, also in half precision
 
 
@@ -65,21 +66,36 @@ def note_padding(task: LightningModule, inputs: Tensor) -> None:
 
 
 def note_outputs(task: LightningModule, batch: Batch) -> None:
-    """Warns of a net's outputs: probabilities, whose softmax the loss would take, or random ones in evaluation mode.
+    """Warns of outputs in evaluation mode that are random, depend on the rest of the batch, or are probabilities.
+
+    The loss would take the softmax of probabilities.
 
     Args:
         task: The task's module in evaluation mode.
         batch: Inputs and labels of some examples.
     """
-    outputs = again = None
+    outputs = again = alike = None
     with suppress(Exception), torch.no_grad():  # a subclass may train without its forward
         outputs, again = task(batch[0]), task(batch[0])
+        alike = task(batch[0][:1].expand_as(batch[0]).contiguous())  # the first example instead of all others, too
     if not isinstance(outputs, Tensor) or not isinstance(again, Tensor):
         return
     if not torch.equal(outputs.nan_to_num(), again.nan_to_num()):
         warnings.warn(
             "the outputs of the net differ from call to call in evaluation mode, too, so that scores are those of "
             "random outputs; use nn.Dropout, or functional.dropout(..., training=self.training)",
+            Notice,
+            stacklevel=3,
+        )
+    elif (
+        isinstance(alike, Tensor)
+        and alike.shape == outputs.shape != ()
+        and (alike[0] - outputs[0]).abs().max() > _APART * outputs.abs().max()
+    ):
+        warnings.warn(
+            "the output of the net for an example depends on the other examples of its batch in evaluation mode, too, "
+            "so that scores depend on which examples are scored together; the reason may be a BatchNorm with "
+            "track_running_stats=False, or a softmax or mean over dimension 0",
             Notice,
             stacklevel=3,
         )

@@ -497,6 +497,20 @@ def test_random_outputs_in_evaluation_mode_are_noted():
         require_trainable(of(False), ragged_data())
 
 
+def test_outputs_that_depend_on_the_rest_of_the_batch_are_noted():
+    def returns(last: Callable[[], nn.Module]) -> Engine:
+        make = task(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10), last()))
+        return build_engine(make, PLANS["plain loop"], 0, LocalTraining())
+
+    for last in (partial(nn.BatchNorm1d, 10, track_running_stats=False), partial(nn.LogSoftmax, 0)):
+        with pytest.warns(Notice, match="depends on the other examples of its batch in evaluation mode, too"):
+            require_trainable(returns(last), ragged_data())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Notice)
+        for last in (partial(nn.BatchNorm1d, 10), partial(nn.LayerNorm, 10), partial(nn.LogSoftmax, -1)):
+            require_trainable(returns(last), ragged_data())
+
+
 def test_a_classification_that_trains_without_its_forward_is_accepted():
     class Own(Classification):
         def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
