@@ -35,7 +35,8 @@ class QuadraticWork:
 
     Args:
         centers: Centres c_i, float64 `[clients, d]`.
-        num_examples: Numbers of examples n_i, int64 `[clients]`; a client with 0 does not train.
+        num_examples: Numbers of examples n_i, int64 `[clients]`; a client with 0 does not train, its gradient is 0, and
+            its losses are nan.
         learning_rate: Learning rate eta.
         label_counts: Examples of each label, int64 `[clients, labels]`; None = one label.
         layers: Sizes of the layers by name, which sum to d; None = `conv1` and `fc1`, half of the columns each.
@@ -111,6 +112,8 @@ class QuadraticWork:
         budget: Budget | None = None,
         weights: Tensor | None = None,
     ) -> Fitted:
+        if prox and centers is None:
+            raise TypeError("prox needs centers")
         begin = models[per_client(start, clients)]
         anchor = begin if centers is None else centers[per_client(center, clients)]
         own = self.centers[clients]
@@ -140,13 +143,14 @@ class QuadraticWork:
         return torch.where(sizes > 0, sums / sizes, 1.0).clamp(min=torch.finfo(self.centers.dtype).tiny)
 
     def gradients(self, model: Tensor, clients: Tensor, sketch: Sketch | None = None) -> Tensor:
-        rows = model - self.centers[clients]
+        rows = (model - self.centers[clients]) * (self.num_examples[clients] > 0)[:, None]
         self._count(torch.ones_like(clients), clients)
         return rows if sketch is None else sketch(rows)
 
     def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
         self.costs.scored += int(self.num_examples[clients].sum()) * len(models)
         plain = torch.stack([self._loss(model, self.centers[clients]) for model in models], dim=1)
+        plain = plain.where(self.num_examples[clients, None] > 0, float("nan"))
         return plain + self.kernel_l2 * models.square().sum(1) if penalised else plain
 
     def example_losses(self, models: Tensor, clients: Tensor) -> Tensor:

@@ -59,3 +59,13 @@ def test_weights_of_examples_are_a_factor_of_the_loss_of_their_client():
     pulled = work.fit(start, ids(0), prox=0.5, centers=start + 1, weights=weights[:2], budget=Budget(40))
     assert float(pulled.rows) == pytest.approx((0.25 * 3 + 0.5 * 2) / 0.75)  # at this point, both pulls are equal
     assert work.example_losses(torch.cat([start, start + 1]), ids(1, 0)).tolist() == [[2.0] * 5, [0.5] * 5]
+
+
+def test_client_without_data_answers_as_in_an_engine():
+    work = QuadraticWork(torch.tensor([[2.0], [2.0]]), ids(3, 0), learning_rate=0.5)
+    assert work.gradients(torch.zeros(1), ids(0, 1)).tolist() == [[-2.0], [0.0]]
+    losses = work.losses(torch.zeros(2, 1), ids(0, 1))
+    assert losses[0].tolist() == [2.0, 2.0]
+    assert losses[1].isnan().all()
+    with pytest.raises(TypeError, match="prox needs centers"):
+        work.fit(torch.zeros(1, 1), ids(0), prox=0.1)
