@@ -153,15 +153,17 @@ def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[
         except InputError as error:
             for name, value in sizes.items():
                 _require_annotation(net.class_path, name, value)
-            raise InputError(f"{error}{_explain_arguments(net, sizes)}") from error
+            raise InputError(f"{error}{_explain_arguments(net, sizes, str(error))}") from error
         return module
 
     return build
 
 
-def _explain_arguments(net: Any, sizes: Mapping[str, object]) -> str:
-    """Lists a user's net's arguments from the data, and those that are None, as the end of a message."""
+def _explain_arguments(net: Any, sizes: Mapping[str, object], error: str) -> str:
+    """Lists a user's net's arguments from the data, and those that are None, as the end of a message about the net."""
     if not isinstance(net, Namespace) or "init_args" not in net or net.class_path.startswith("lit_cfl."):
+        return ""
+    if not error.startswith(f"{net.class_path.rpartition('.')[2]} raised "):
         return ""
     given = ", ".join(f"{name} {value}" for name, value in sizes.items())
     unset = [name for name, value in net.init_args.items() if value is None]

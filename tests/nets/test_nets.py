@@ -261,6 +261,22 @@ def test_argument_of_a_net_that_the_data_do_not_set_is_named():
         task_factory(given, lambda: tweets(False))()
 
 
+class OwnNet(nn.Module):
+    def __init__(self, input_shape: list[int] | None = None, num_labels: int | None = None) -> None:
+        super().__init__()
+
+
+def test_a_message_about_another_part_of_the_task_does_not_list_the_nets_arguments():
+    given = task("MLP")
+    given.init_args.net = Namespace(
+        class_path=f"{__name__}.OwnNet", init_args=Namespace(input_shape=None, num_labels=None)
+    )
+    given.init_args.scores = ["accuracy", "f2"]
+    with pytest.raises(InputError, match=r"task\.scores names 'f2'") as error:
+        task_factory(given, lambda: tweets(False))()
+    assert "from the data" not in str(error.value)
+
+
 def test_net_gets_input_shape_and_labels_as_before():
     net = task_factory(task("LeNet"), lambda: Examples(torch.zeros(3, 1, 28, 28), ids(0, 1, 3), 4))().net
     assert (net.conv1.in_channels, net.fc3.out_features) == (1, 4)
