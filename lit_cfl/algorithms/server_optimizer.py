@@ -77,7 +77,7 @@ class _WithServer(Algorithm):
         raise NotImplementedError("only the classes that `with_server` makes have a server optimizer")
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
-        state, info = super().init(work, rng)  # type: ignore[safe-super]  # the algorithm's, which comes next
+        state, info = plain(self).init(work, rng)  # which may call its own `place`, before there is an optimizer state
         return self._state(state, {}, torch.zeros(len(state.models), dtype=torch.bool)), info
 
     def round(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:

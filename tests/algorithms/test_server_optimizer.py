@@ -178,6 +178,14 @@ def test_mix_of_clusters_and_migration_leave_the_momentum_with_the_cluster():
         assert_close(second.server["momentum_buffer"][cluster], moved)
 
 
+def test_algorithm_whose_init_places_clients_has_a_server_optimizer():
+    algorithm, work = FedGroup(2, pretrain_scale=1, cold_start_at="start"), quadratic_clients(8)
+    state, info = with_server(algorithm, MOMENTUM).init(work, rng())
+    expected, traffic = algorithm.init(work, rng())
+    assert torch.equal(state.index, expected.index)
+    assert (state.server_known.tolist(), info.down, info.up) == ([False, False], traffic.down, traffic.up)
+
+
 def test_running_statistics_are_averaged_and_take_no_step():
     def net() -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10))
