@@ -7,9 +7,9 @@ The rule reads the task, the options, the amount of work and the kind of hardwar
 * workers: 0 (this process trains), or Ray's: with `engine: ray`, and on a CPU for long runs with long rounds
   (5,000 billion multiply-adds per run and 10 billion per round: about five minutes and one second on one core) if no
   part of the plan is set explicitly. There is one per core, or one per GPU, but at most one per client of a cohort;
-* lanes: clients that train together. On a GPU one per client of a cohort, in multiples of 8; at most what fits
+* lanes: clients that train together on a GPU: one per client of a cohort, in multiples of 8; at most what fits
   a quarter of its memory (in whole GiB; 16 if only Ray's workers see a GPU), and at most 256, or up to 4,096 if they
-  have at most 64 million parameters together. On a CPU as many as take 64 MiB;
+  have at most 64 million parameters together. 1 on a CPU, where the stacks of `chain` follow from its caches;
 * threads: 1 below a million parameters (a second thread does not speed up an MLP of 100,000), else all cores; Ray's
   workers have one each; never more than `OMP_NUM_THREADS`;
 * rows_mib: 1024.
@@ -35,7 +35,7 @@ _SMALL_MODEL = 1_000_000  # number of parameters from which several threads pay 
 # multiply-adds of a run, and of a round, from which worker processes pay off
 _PROCESSES_PAY, _ROUND_PAYS = 5_000_000_000_000, 10_000_000_000
 _MOST_LANES, _SMALL_NETS_LANES, _PARAMETERS_OF_LANES = 256, 4_096, 64_000_000
-_SHARE_OF_GPU, _STACK_ON_CPU = 4, 64 * 2**20  # stacks may take 1/4 of a GPU's memory, or 64 MiB on a CPU
+_SHARE_OF_GPU = 4  # stacks may take 1/4 of a GPU's memory
 
 
 def choose_plan(
@@ -107,12 +107,10 @@ def _way(asked: str, device: str, precision: Precision, workload: Workload) -> t
 def _lanes(
     way: type[TrainingWay], device: str, precision: Precision, workload: Workload, workers: int, gpus: int
 ) -> int:
-    if not way.is_collective or workload.task is None:
+    if device == "cpu" or not way.is_collective or workload.task is None:
         return 1
     task, cohort = workload.task, ceil(workload.cohort / workers)
     each = way.client_bytes(task, precision, task.batch_size(workload.local))
-    if device == "cpu":
-        return max(1, min(cohort, _STACK_ON_CPU // each))
     on_one = ceil(workers / gpus) if gpus else 1  # workers on one GPU
     fitting = gib_of_gpu(device) * 2**30 // _SHARE_OF_GPU // (each * on_one)
     small = min(_SMALL_NETS_LANES, _PARAMETERS_OF_LANES // task.layout.num_parameters)

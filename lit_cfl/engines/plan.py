@@ -34,7 +34,7 @@ class PlanOptions:
         threads: CPU threads of PyTorch, 1 or more.
         rows_mib: Size of the local models of one fit held in memory at once, MiB, 1 or more; a larger fit is read in
             chunks, which on a GPU have at least as many clients as train together.
-        lanes: Number of clients that train together, 1 or more; 1 if the way trains one client after the other.
+        lanes: Number of clients that train together on a GPU, 1 or more; without effect on a CPU.
         workers: Number of Ray actors among which the clients are divided; 0 = all train in this process.
     """
 
