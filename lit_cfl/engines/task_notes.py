@@ -17,7 +17,7 @@ from lit_cfl.tasks.classification import Classification
 from lit_cfl.tasks.next_token import NextToken
 
 _SEQUENCES = 2**12  # maximum number of sequences that are searched for padding
-_APART = 1e-2  # minimum difference of outputs that is no rounding error, as a share of the largest output
+_APART = 1e-2  # minimum difference of outputs that is not a rounding error, as a share of the largest output
 _ROUNDING = 1e-3  # maximum difference from 1 of a sum of probabilities, also in half precision
 
 
