@@ -48,6 +48,9 @@ class Budget:
     batch_size: int | Literal["full"] | None = None
 
     def __post_init__(self) -> None:
+        fraction = self.length.is_floating_point() if isinstance(self.length, Tensor) else self.length % 1
+        if fraction:
+            raise InputError(f"length is {self.length}; give a whole number of {self.unit}")
         too_short = bool((self.length < 0).any()) if isinstance(self.length, Tensor) else self.length < 1
         if too_short:
             raise InputError(
@@ -357,7 +360,15 @@ def _tensors_of(statistic: Statistic | None) -> Iterable[Tensor]:
 
 
 def per_client(which: Tensor | int, clients: Tensor) -> Tensor:
-    """Returns one index per client, `[n]`: the given tensor, or the given number for all."""
-    if isinstance(which, Tensor) and bool((which < 0).any()):
+    """Returns one index per client, int64 `[n]`: the given tensor, or the given number for all.
+
+    Raises:
+        ValueError: there are more or fewer numbers than clients, or a number is negative.
+    """
+    if not isinstance(which, Tensor):
+        return torch.full((len(clients),), which, dtype=torch.int64)
+    if len(which) != len(clients):
+        raise ValueError(f"{len(which)} numbers are given for {len(clients)} clients; give one for each")
+    if bool((which < 0).any()):
         raise ValueError("a client has the model -1: clients without a model cannot be trained; place them first")
-    return which if isinstance(which, Tensor) else torch.full((len(clients),), which, dtype=torch.int64)
+    return which.long()

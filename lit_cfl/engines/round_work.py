@@ -121,8 +121,23 @@ class RoundWork:
             self.engine.rates(self.round),
             None if weights is None else weights.split(self.data.num_examples[clients].tolist()),
         )
+        if len(clients) and int(clients.min()) < 0:
+            raise ValueError(f"there is no client {int(clients.min())}; ids are 0 or more")
+        self._require_rows(models, request.start)
+        if prox and centers is not None:
+            self._require_rows(centers, request.center)
         self._count(budget, request.lengths, clients)
         return self.engine.fit(request, self.round, self.data)
+
+    def _require_rows(self, models: Tensor, which: Tensor | None = None) -> None:
+        """Raises ValueError unless models are rows of this layout, and `which` are numbers of them."""
+        columns = self.layout.num_columns
+        if models.dim() != 2 or models.shape[1] != columns:
+            raise ValueError(
+                f"models have the shape {list(models.shape)}; give rows [K, {columns}], such as model[None]"
+            )
+        if which is not None and len(which) and int(which.max()) >= len(models):
+            raise ValueError(f"a client has the model {int(which.max())}, but there are {len(models)} models")
 
     def _count(self, budget: Budget, lengths: Tensor, clients: Tensor) -> None:
         sizes, describer = self.data.num_examples[clients], self.engine.describer
@@ -130,6 +145,7 @@ class RoundWork:
         self.costs.examples += int(describer.count_seen(budget, lengths, sizes).sum())
 
     def gradients(self, model: Tensor, clients: Tensor, sketch: Sketch | None = None) -> Tensor:
+        self._require_rows(model[None])
         whole = Budget(1, "epochs", "full")
         once = torch.ones_like(clients)
         self.engine.require_variance(clients, whole, once, self.data)
@@ -158,6 +174,7 @@ class RoundWork:
 
     def _losses_in_parts(self, models: Tensor, clients: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields the losses `[K, m]` of training examples part by part, with the positions of their owners `[m]`."""
+        self._require_rows(models)
         self.engine.report(Activity(f"losses of {len(models)} models on {len(clients)} clients", self.round))
         index = self.data.train.select(clients)
         self.costs.scored += int(index.sizes.sum()) * len(models)

@@ -62,7 +62,7 @@ class Scorer:
     @torch.no_grad()
     def losses_of_all(self, models: Tensor, index: Tensor, examples: Examples) -> Tensor:
         """Computes the losses `[K, n]` of all models on these examples; see `Engine.losses_of_all`."""
-        models = send(models, self._device)
+        models = send(models, self._device).to(self._dtype)
         losses = torch.empty(len(models), len(index), dtype=torch.float64, device=self._device)
         for read in split_reads(len(index)):
             losses[:, read] = _in_halves(lambda own: self._losses(models, index[own], examples), read)
@@ -89,7 +89,7 @@ class Scorer:
         self, models: Tensor, weights: Tensor, which: Tensor, index: Tensor, examples: Examples
     ) -> Outcomes:
         """Computes losses and scores of examples, each under its own mixture of the models; see `Engine`."""
-        models = send(models, self._device)
+        models = send(models, self._device).to(self._dtype)
 
         def score(read: slice) -> Tensor:
             batch = examples.batch(index[read], self._dtype, self._device)
@@ -112,7 +112,7 @@ class Scorer:
         found = []
         for number, *batch, own in zip(numbers.tolist(), *batches, strict=True):
             with note_on_error(partial(_while_scored, named, number)):
-                row = send(models[number], self._device)
+                row = send(models[number], self._device).to(self._dtype)
                 found.append(self._outcomes(row, (batch[0], batch[1]), int(own[0])))
         return torch.cat(found, dim=1)
 

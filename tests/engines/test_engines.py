@@ -562,3 +562,27 @@ def require_alike(found: Any, expected: Any, name: str = "state") -> None:
         assert_close(found, expected, rtol=0, atol=1e-11, equal_nan=True, msg=lambda why: f"{name}: {why}")
     else:
         assert found == expected, name
+
+
+@pytest.mark.parametrize("plan", [Plan("chain"), Plan("loop")], ids=["chain", "loop"])
+def test_models_and_numbers_that_do_not_fit_are_refused(plan: Plan):
+    engine = build_engine(task(NETS["linear"]), plan, 5, LOCAL)
+    work, row, clients = engine.at(0, ragged_data()), engine.initial(0), torch.tensor([1, 3])
+    wrong: dict[str, Callable[[], object]] = {
+        r"models have the shape \[650\]; give rows \[K, 650\]": lambda: work.fit(row, clients),
+        r"shape \[1, 649\]": lambda: work.fit(row[None, :-1], clients),
+        r"shape \[2, 651\]": lambda: work.losses(torch.zeros(2, 651), clients),
+        r"shape \[1, 1, 650\]": lambda: work.gradients(row[None], clients),
+        "the model 1, but there are 1 models": lambda: work.fit(row[None], clients, torch.tensor([0, 1])),
+        "the model 2, but": lambda: work.fit(row[None], clients, prox=0.1, centers=row[None], center=2),
+        "3 numbers are given for 2 clients": lambda: work.fit(row[None], clients, torch.zeros(3, dtype=torch.int64)),
+        "there is no client -1": lambda: work.fit(row[None], torch.tensor([1, -1])),
+    }
+    for message, call in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            call()
+    short = work.fit(torch.stack([row, -row]), clients, torch.tensor([1, 0], dtype=torch.int32))
+    assert torch.equal(short.rows, work.fit(torch.stack([row, -row]), clients, torch.tensor([1, 0])).rows)
+    assert_close(work.losses(row[None].double(), clients), work.losses(row[None], clients), rtol=0, atol=0)
+    with pytest.raises(InputError, match=r"length is 1\.5; give a whole number of epochs"):
+        Budget(1.5)  # type: ignore[arg-type]  # the mistake
