@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lit_cfl.pictures.guard import DrawingGuard
@@ -32,9 +33,13 @@ def make_page(paths: Sequence[Path], command: Sequence[str]) -> Page:
     guard = DrawingGuard(lambda line: problems.append(f"{line}."))
     sections, lines = [], overview.headline(groups, score)
     if groups:
-        compared = [overview.read_comparison(s.path, score) for s in sources if s.kind == "comparison"]
-        tables = [table for found, _ in compared for table in found]
-        problems += [problem for _, found in compared for problem in found]
+        comparisons = [source.path for source in sources if source.kind == "comparison"]
+        tables = []
+        for path in comparisons:
+            found, wrong = overview.read_comparison(path, score)
+            of = f": {path.resolve().name}" if len(comparisons) > 1 else ""
+            tables += [replace(table, title=f"{table.title}{of}") for table in found]
+            problems += wrong
         sections += [overview.section(groups, score, tables), over_rounds.section(groups, score, guard)]
         sections.append(_clusters(groups, score))
     for number, source in enumerate(sources):

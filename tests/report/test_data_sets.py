@@ -7,11 +7,13 @@ from types import MappingProxyType
 import pytest
 from made_runs import made_run, metric_row
 
+from lit_cfl.compare.results import COLUMNS
 from lit_cfl.errors import InputError
 from lit_cfl.pictures.figure import Figure
 from lit_cfl.report.assemble import make_page
 from lit_cfl.report.blocks import Page, Table
 from lit_cfl.report.page import as_html
+from lit_cfl.storage import write_rows
 from lit_cfl.storage.digests import write_sealed
 
 SCORES = {  # accuracy after the last round for both seeds
@@ -110,3 +112,16 @@ def test_comparisons_on_the_same_data_stay_one_table(tmp_path: Path):
     first = comparison(tmp_path / "first", 8, SCORES["digits"])
     page = page_of(first, comparison(tmp_path / "other", 8, SCORES["letters"]))
     assert page.sections[0].title == "Results"
+
+
+def test_tables_of_two_comparisons_have_their_names(tmp_path: Path):
+    both = [comparison(tmp_path / name, 8, SCORES["digits"]) for name in ("first", "other")]
+    row = {"algorithm": "FedAvg", "class": "FedAvg", "runs": 2, "failed": 0, "test_mean": 0.5, "reached": 0, "pairs": 0}
+    for path in both:
+        write_rows(path / "results.csv", COLUMNS, [dict.fromkeys(COLUMNS) | row])
+
+    def titles(*paths: Path) -> list[str]:
+        return [block.title for block in page_of(*paths).sections[0].blocks if isinstance(block, Table)]
+
+    assert titles(both[0]) == ["After the last round", "Compared seed by seed"]
+    assert titles(*both)[-2:] == ["Compared seed by seed: first", "Compared seed by seed: other"]
