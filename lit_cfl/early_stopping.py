@@ -57,8 +57,11 @@ class StopRule:
             InputError: the run does not report the metric.
         """
         metric = self.metric_of(scores)
-        loss = f"{metric.partition('/')[0]}/loss"  # blank in rounds in which no client trained, or could be scored
-        first = next((row for row in rows if row.get(loss) is not None and isfinite(row[loss])), None)
+        split = metric.partition("/")[0]
+        loss = f"{split}/loss"  # blank in rounds in which no client trained, or could be scored
+        of_sets = [f"{split}/undefined_{score.name}" for score in scores if metric.endswith(f"_{score.name}")]
+        complete = (row for row in rows if row.get(loss) is not None and not any(row.get(one) for one in of_sets))
+        first = next((row for row in complete if isfinite(row[loss])), None)
         if first is not None and first.get(metric) is None:
             raise InputError(f"stop.metric is {metric!r}, which this algorithm and data do not report; give another")
         sign = 1.0 if higher_is_better(metric, scores) else -1.0

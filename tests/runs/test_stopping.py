@@ -84,6 +84,16 @@ def test_a_metric_that_the_run_does_not_report_is_refused():
         StopRule("val/global_accuracy", patience=2).reason([{"val/loss": 0.5, "val/global_accuracy": None}], 0)
 
 
+def test_rounds_in_which_a_score_of_sets_is_undefined_are_waited_for():
+    scores = (SetScore("r2", function=lambda outputs, labels: 0.5),)
+    blank = {"val/loss": 0.5, "val/weighted_r2": None, "val/undefined_r2": 1}
+    rows = [blank, blank, *[{"val/loss": 0.4, "val/weighted_r2": 0.3, "val/undefined_r2": 0}] * 2]
+    rule = StopRule("val/weighted_r2", patience=1)
+    assert [rule.reason(rows[:n], 0, scores) is not None for n in range(1, 5)] == [False, False, False, True]
+    with pytest.raises(InputError, match="do not report"):
+        rule.reason([blank | {"val/undefined_r2": 0}], 0, scores)
+
+
 def test_rounds_in_which_nobody_was_scored_or_trained_are_waited_for():
     """A fixed sample of clients may have no model yet, and all clients of a cohort may have dropped out."""
     rows: list[dict[str, float | None]] = [
