@@ -1,6 +1,6 @@
 """Figures of clusters: memberships over the rounds, and scores of their clients."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -24,6 +24,7 @@ def memberships(
     true_cluster: np.ndarray,
     match: Mapping[int, int],
     most_rounds: int = MOST_ROUNDS,
+    true_names: Sequence[str] = (),
 ) -> Figure | None:
     """Draws each client's cluster over the rounds, next to its true cluster; None for too few or too many clusters.
 
@@ -33,6 +34,7 @@ def memberships(
         true_cluster: True clusters, int `[clients]`, -1 = unknown.
         match: Colour number of each cluster.
         most_rounds: Maximum number of drawn rounds.
+        true_names: Names of the true clusters 0, 1, ...; empty = none.
     """
     numbers, truths = np.unique(cluster), np.unique(true_cluster) if (true_cluster >= 0).any() else np.empty(0, int)
     if not cluster.size or not 1 < (numbers >= 0).sum() <= _MOST_CLUSTERS or _each_its_own(cluster):
@@ -75,7 +77,7 @@ def memberships(
         f"Coloured cells, one row per client and one column per recorded round, {rounds[0]} to {rounds[-1]}: "
         f"{len(assigned)} clients in {len(np.unique(assigned))} clusters at the end{others}; "
         f"{count_noun(int(changed.any(0).sum()), 'client')} changed to a cluster of another number in between.",
-        cluster_styles(numbers, match, truths),
+        cluster_styles(numbers, match, truths, true_names),
         _moves(cluster, rounds, true_cluster, order),
         height=2.6,
     )

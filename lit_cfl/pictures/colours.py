@@ -1,6 +1,6 @@
 """Colours of clusters: each cluster takes the colour of the true cluster that matches it best."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -19,6 +19,7 @@ MAX_COLOURS = len(CLUSTER_COLOURS)
 NOT_ASSIGNED = "not assigned"
 _NONE = "#dddddd"  # colour of clients without a cluster
 _MARKERS = ("o", "^", "s", "D", "v", "P", "X")
+_MAX_NAME = 24  # maximum number of letters of a name on an axis or in a legend
 
 
 def hex_of(cluster: int) -> str:
@@ -78,17 +79,23 @@ def true_name_of(cluster: int) -> str:
 
 
 def cluster_styles(
-    found: Iterable[int], match: Mapping[int, int], true: Iterable[int] = (), size: float = 4.2
+    found: Iterable[int],
+    match: Mapping[int, int],
+    true: Iterable[int] = (),
+    true_names: Sequence[str] = (),
+    size: float = 4.2,
 ) -> dict[str, Style]:
     """Returns the styles of clusters by name, in the order of their numbers, "not assigned" last.
 
     Above 20 clusters no cluster is in the legend, since colours repeat. The legend adds the true cluster of the same
-    colour to a found one, such as `cluster 0 (true 1)`; other true clusters have entries of their own.
+    colour to a found one, such as `cluster 0 (true 1)`, or `cluster 0 (true 1, Zurich)` if it has a name; other true
+    clusters have entries of their own.
 
     Args:
         found: Numbers of found clusters; -1 = not assigned.
         match: Colour number of each cluster, see `match_colours`; a cluster without one gets one by `add_colours`.
         true: Numbers of true clusters; -1 = unknown.
+        true_names: Names of the true clusters 0, 1, ...; empty = none.
         size: Size of markers.
     """
     numbers = sorted({int(number) for number in found}, key=lambda number: (number < 0, number))
@@ -97,11 +104,23 @@ def cluster_styles(
     truths = {int(number) for number in true}
     styles = {}
     for number in numbers:
-        label = f"{name_of(number)} (true {taken[number]})" if match.get(number) in truths else ""
+        true_name = _with_name(taken[number], true_names)
+        label = f"{name_of(number)} (true {true_name})" if match.get(number) in truths else ""
         styles[name_of(number)] = replace(_style(taken[number], few or number < 0, size), label=label)
     for number in sorted(truths, key=lambda number: (number < 0, number)):
-        styles[true_name_of(number)] = _style(number, number < 0 or (few and number not in taken.values()), size)
+        style = _style(number, number < 0 or (few and number not in taken.values()), size)
+        label = "" if number < 0 else f"true cluster {_with_name(number, true_names)}"
+        styles[true_name_of(number)] = replace(style, label=label)
     return styles
+
+
+def _with_name(cluster: int, names: Sequence[str]) -> str:
+    return f"{cluster}, {shorten(names[cluster])}" if 0 <= cluster < len(names) else str(cluster)
+
+
+def shorten(name: str) -> str:
+    """Returns a name for an axis or a legend, cut off if it is long."""
+    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 3]}..."
 
 
 def _style(number: int, named: bool, size: float) -> Style:

@@ -10,12 +10,12 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFor
 
 from lit_cfl.data import FederatedData
 from lit_cfl.errors import count_noun, join_ids
+from lit_cfl.pictures.colours import shorten
 from lit_cfl.pictures.panels import BLUE, VERMILLION
 from lit_cfl.pictures.sample import sample
 
 _MAX_CLUSTERS = 16
 _MIN_ROWS = 6  # with fewer labels the picture is as high as with this many, so that the colour bar's label fits
-_MAX_NAME = 24  # maximum number of letters of a name on an axis
 _MAX_NAMED = 40  # maximum number of clients, or of true clusters, that are named on an axis
 
 
@@ -51,16 +51,12 @@ def label_distribution(data: FederatedData) -> Figure | None:
 
 def _label_name(data: FederatedData, label: int) -> str:
     """Returns a label's name for an axis, or its number if it has no name."""
-    return _shorten(data.examples.label_names[label] if data.examples.label_names else str(label))
+    return shorten(data.examples.label_names[label] if data.examples.label_names else str(label))
 
 
 def _client_name(data: FederatedData, client: int) -> str:
     """Returns a client's name for an axis, or its number if it has no name."""
-    return _shorten(data.names[client] if data.names else "") or str(client)
-
-
-def _shorten(name: str) -> str:
-    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 3]}..."
+    return shorten(data.names[client] if data.names else "") or str(client)
 
 
 def _mark_clusters(axes: Axes, clusters: torch.Tensor, height: int, known: Sequence[str]) -> None:
@@ -76,7 +72,7 @@ def _mark_clusters(axes: Axes, clusters: torch.Tensor, height: int, known: Seque
 
 def _cluster_name(cluster: int, known: Sequence[str]) -> str:
     """Returns a true cluster's name, or its number if it has no name; `?` if the cluster is unknown."""
-    return "?" if cluster < 0 else _shorten(known[cluster]) if cluster < len(known) else str(cluster)
+    return "?" if cluster < 0 else shorten(known[cluster]) if cluster < len(known) else str(cluster)
 
 
 def size_histogram(data: FederatedData) -> Figure:

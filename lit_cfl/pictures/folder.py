@@ -68,9 +68,9 @@ class PictureFolder:
         if compared is not None and compared != self._compared:
             self._compared = compared
             due["similarity"] = lambda: similarity({compared: view.snapshot()})
-            due["clients"] = lambda: client_map(compared, view.snapshot(), match())
+            due["clients"] = lambda: client_map(compared, view.snapshot(), match(), true_names=view.true_names)
         due["memberships"] = lambda: memberships(
-            known()["rounds"], known()["cluster"], known()["true_cluster"], match()
+            known()["rounds"], known()["cluster"], known()["true_cluster"], match(), true_names=view.true_names
         )
         rows, size = view.table("layers"), view.tables["layers"][1] if "layers" in view.tables else 0
         if rows and size > self._layers:  # sizes are compared, since only the end of a long table is read

@@ -30,6 +30,7 @@ class RoundView:
         compared: Round of the latest snapshot; None = there is none.
         tables: Further tables of the run by name, including the algorithm's own: growing files, and their present
             sizes in bytes.
+        true_names: Names of the true clusters 0, 1, ...; empty = none.
     """
 
     algorithm: str
@@ -45,6 +46,7 @@ class RoundView:
     snapshots: Path
     compared: int | None
     tables: Mapping[str, tuple[Path, int]]
+    true_names: Sequence[str] = ()
 
     def rows(self) -> list[dict[str, Any]]:
         """Reads the rows of `metrics.csv` up to this round."""

@@ -96,6 +96,7 @@ def client_map(
     match: Mapping[int, int],
     about: Callable[[int], Note] = lambda client: {},
     most_clients: int = MOST_CLIENTS,
+    true_names: Sequence[str] = (),
 ) -> Figure | None:
     """Draws the compared clients in two dimensions, by found cluster and, if known, by true cluster.
 
@@ -105,6 +106,7 @@ def client_map(
         match: Colour number of each found cluster.
         about: Returns further facts about a client by name; None = unknown.
         most_clients: Maximum number of clients.
+        true_names: Names of the true clusters 0, 1, ...; empty = none.
     """
     plane = snapshot["projection"].astype(float)
     shown = sample(snapshot["cluster"], most_clients)
@@ -126,7 +128,7 @@ def client_map(
         f"Clients that are alike are close (classical scaling of the similarity in round {round}); colours and "
         f"markers are the clusters.{describe_sample(len(shown), int(snapshot['compared']))}",
         f"Scatter plot of {len(shown)} clients in {len(set(cluster))} clusters by their similarity in round {round}.",
-        cluster_styles(cluster, match, true, 4.2 if len(shown) < 200 else 2.5),
+        cluster_styles(cluster, match, true, true_names, 4.2 if len(shown) < 200 else 2.5),
         height=2.1 if len(panels) > 1 else 2.8,
     )
 

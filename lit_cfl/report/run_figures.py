@@ -72,7 +72,7 @@ def _memberships(run: RunFiles, most_rounds: int) -> Figure | None:
     found = run.memberships
     if found is None:
         return None
-    return memberships(found["rounds"], found["cluster"], found["true_cluster"], run.match, most_rounds)
+    return memberships(found["rounds"], found["cluster"], found["true_cluster"], run.match, most_rounds, run.true_names)
 
 
 def _client_scores(run: RunFiles, score: Score, most_rounds: int) -> Figure | None:
@@ -116,7 +116,7 @@ def _client_map(run: RunFiles, score: Score, most_clients: int) -> Figure | None
     for number in reversed(run.snapshots):
         snapshot = run.snapshot(number)
         if snapshot is not None:
-            drawn = client_map(number, snapshot, run.match, about, most_clients)
+            drawn = client_map(number, snapshot, run.match, about, most_clients, run.true_names)
             return _with_compared(run, drawn, number, snapshot)
     return None
 

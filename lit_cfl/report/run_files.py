@@ -116,6 +116,11 @@ class RunFiles:
         file = self.path / "partition.npz"
         return attempt(self.problems, file, lambda: read_about(file)) or {}
 
+    @property
+    def true_names(self) -> Sequence[str]:
+        """Names of the true clusters 0, 1, ...; empty = none."""
+        return tuple(self.partition.get("cluster_names", ()))
+
     @cached_property
     def match(self) -> dict[int, int]:
         """Colour number of each cluster, matched to the true clusters, for all of the run's figures."""

@@ -258,6 +258,7 @@ class Recorder:
             snapshots=self.directory.path / "snapshots",
             compared=self._totals.compared,
             tables={name: (table.path, table.size) for name, table in tables.items()},
+            true_names=r.data.cluster_names,
         )
 
     def models(self) -> Models:

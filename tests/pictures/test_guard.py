@@ -51,6 +51,7 @@ def last_view(folder: Path) -> Any:
     """Makes a view of the end of a run for which all pictures are due."""
     none = {"cluster": np.empty((0, 2), int), "true_cluster": np.zeros(2, int), "rounds": np.empty(0, int)}
     return SimpleNamespace(
+        true_names=(),
         algorithm="FedAvg", score=ACCURACY, round=3, last=True, compared=3, rows=list, snapshot=dict,
         memberships=lambda: none,
         tables={"layers": (folder, 10)}, table=lambda name: [LAYER], values=np.ones(2), cluster=None, true_cluster=None,

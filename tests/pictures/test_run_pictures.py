@@ -181,6 +181,17 @@ def test_a_cluster_without_a_match_has_its_own_colour_and_no_true_cluster():
     ]
 
 
+def test_legends_name_true_clusters_that_have_names():
+    found, true, match = np.array([2, 0, 0, 1]), np.array([0, 1, 1, 2]), {0: 1, 1: 2, 2: 3}
+    names = ("fan", "lance", "a gun with a name that is long")
+    on_map = client_map(1, compared(found.tolist(), true.tolist()), match, true_names=names)
+    over_rounds = memberships(np.array([1, 2]), np.stack([found, found]), true, match, true_names=names)
+    for figure in (on_map, over_rounds):
+        assert [style.label for style in figure.styles.values() if style.named and style.label] == [
+            "cluster 0 (true 1, lance)", "cluster 1 (true 2, a gun with a name tha...)", "true cluster 0, fan"
+        ]  # fmt: skip
+
+
 def test_a_run_without_scores_has_no_learning_curve():
     assert learning_curve({"IFCA": metrics(None, None)}, ACCURACY) is None
 

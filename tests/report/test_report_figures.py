@@ -1,5 +1,6 @@
 """Tests the figures of a report: samples of clients and rounds, digits, colours, labels and captions."""
 
+import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -149,3 +150,11 @@ def test_a_timeline_of_many_rounds_has_bars_that_can_be_seen(tmp_path: Path):
     first, *_, last = found.values.rows
     assert (first[:2], last[:2], len(found.values.rows)) == (["1 to 10", 10], ["291 to 300", 10], 30)
     assert 'data-note="data shifted&#10;round 1 to 10: 10"' in as_svg(found)
+
+
+def test_legends_have_the_names_of_true_clusters_in_the_partition_file(tmp_path: Path):
+    run = made_run(tmp_path / "run")
+
+    np.savez(run / "partition.npz", about=np.array(json.dumps({"cluster_names": ["north", "south"]})))
+    labels = {style.label for one in figures_of(read_run(run), "a", ACCURACY, 1) for style in one.styles.values()}
+    assert {"cluster 0 (true 0, north)", "cluster 1 (true 1, south)"} <= labels
