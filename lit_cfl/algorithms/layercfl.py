@@ -14,6 +14,7 @@ Where this differs from the paper (in addition to CFL's list: C29 to C32):
   l2, so that layers of any size can be compared.
 """
 
+import warnings
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -39,7 +40,7 @@ from lit_cfl.clustering import (
     separation_gap,
 )
 from lit_cfl.clustering.cluster_scores import silhouette
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 from lit_cfl.local_work import LocalWork
 from lit_cfl.parameters import ParameterLayout
 
@@ -84,6 +85,15 @@ class LayerCFL(CFL):
     def check(self, work: LocalWork) -> None:
         if isinstance(self.layers, list):
             work.layout.columns(self.layers)
+        elif self.layers == "by_skew" and self.choose_layers(work.layout, work.skew, {}) == ["*"]:
+            lacks = {"feature": "the net has no convolution", "label": "the net has no fully connected layer"}
+            why = lacks.get(work.skew, f"the data's skew is {work.skew}")
+            warnings.warn(
+                f"LayerCFL compares all layers, as CFL does, since layers is by_skew and {why}; to compare "
+                "some layers, set layers to auto, or name them",
+                Notice,
+                stacklevel=2,
+            )
 
     def compare(self, candidate: SplitCandidate, work: LocalWork) -> ClientComparison | None:
         if self.eps2_on == "whole" and candidate.v <= self.eps2:

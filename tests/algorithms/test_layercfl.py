@@ -1,5 +1,6 @@
 """Tests LayerCFL on quadratic clients (docs/ground_truth.md, check 23; C33)."""
 
+import warnings
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -198,6 +199,26 @@ def test_fit_read_in_chunks_gives_the_same_by_weights():
     whole, read = (split(algorithm, layered({"fc1": 3.0}, chunk_size=size)) for size in (None, 4))
     assert torch.equal(whole[0].models, read[0].models)
     assert torch.equal(whole[0].part_means, read[0].part_means)
+
+
+@pytest.mark.parametrize(
+    ("skew", "sizes", "why"),
+    [
+        ("feature", {"conv1": 2, "fc1": 2}, None),
+        ("label", {"conv1": 2, "fc1": 2}, None),
+        ("other", {"conv1": 2, "fc1": 2}, "the data's skew is other"),
+        ("feature", {"fc1": 4}, "the net has no convolution"),
+        ("label", {"conv1": 4}, "the net has no fully connected layer"),
+    ],
+)
+def test_skew_that_chooses_all_layers_is_noted(skew: str, sizes: dict[str, int], why: str | None):
+    work = QuadraticWork(torch.zeros(3, 4), ids(1, 1, 1), 0.1, layers=sizes, skew=skew)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for layers in ("auto", ["*"], "by_skew"):
+            LayerCFL(layers=layers).check(work)
+    notes = [str(one.message) for one in caught]
+    assert notes == [] if why is None else len(notes) == 1 and f"since layers is by_skew and {why};" in notes[0]
 
 
 def test_pattern_without_a_match_is_refused_with_the_layers():
