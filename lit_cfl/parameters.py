@@ -30,6 +30,7 @@ class Slot:
         name: Full name of the tensor, such as `net.fc1.weight`.
         layer: Full name of the module that owns it, such as `net.fc1`.
         kind: Class of the owner in lower case, such as `linear` or `conv2d`.
+        others: Further full names of the tensor, if several layers share it.
     """
 
     name: str
@@ -39,10 +40,17 @@ class Slot:
     start: int
     stop: int
     is_buffer: bool = False
+    others: tuple[str, ...] = ()
+
+    @property
+    def owners(self) -> list[str]:
+        """Full names of the layers that have this tensor, one or more."""
+        return [name.rpartition(".")[0] for name in (self.name, *self.others)]
 
     def matches(self, pattern: str) -> bool:
-        """Returns whether the tensor's or the layer's name, with or without outer modules, matches the pattern."""
-        names = (".".join(name.split(".")[i:]) for name in (self.layer, self.name) for i in range(name.count(".") + 1))
+        """Returns whether a name of the tensor or its layers, with or without outer modules, matches the pattern."""
+        whole = (*self.owners, self.name, *self.others)
+        names = (".".join(name.split(".")[i:]) for name in whole for i in range(name.count(".") + 1))
         return any(fnmatchcase(name, pattern) for name in names)
 
 
@@ -77,12 +85,16 @@ class ParameterLayout:
                 "with parameters that require a gradient"
             )
         owners = dict(module.named_modules())
+        names: dict[int, list[str]] = {}
         slots, start = [], 0
+        for name, tensor in module.named_parameters(remove_duplicate=False):
+            names.setdefault(id(tensor), []).append(name)
         for name, tensor, is_buffer in named:
             layer = name.rpartition(".")[0]
             kind = type(owners[layer]).__name__.lower()
             stop = start + tensor.numel()
-            slots.append(Slot(name, layer, kind, tensor.shape, start, stop, is_buffer))
+            others = tuple(names.get(id(tensor), [])[1:])
+            slots.append(Slot(name, layer, kind, tensor.shape, start, stop, is_buffer, others))
             start = stop
         return cls(tuple(slots))
 
@@ -176,7 +188,7 @@ class ParameterLayout:
             return [slot for slot in slots if slot.kind.startswith(position[1])]
         layers, number = self.layers_of(position[1]), int(position[2])
         layer = layers[number] if -len(layers) <= number < len(layers) else None
-        return [slot for slot in slots if slot.layer == layer]
+        return [slot for slot in slots if layer in slot.owners]
 
     def _layer_kinds(self) -> Iterator[str]:
         for layer in self.layers:

@@ -117,6 +117,14 @@ def test_shared_parameter_has_its_columns_once():
     assert module[1].weight.tolist() == [[0, 1], [2, 3]]
 
 
+def test_shared_parameter_is_found_by_each_layer_that_has_it():
+    net = nn.ModuleDict({"enc": nn.Linear(2, 2, bias=False), "dec": nn.Linear(2, 2)})
+    net["dec"].weight = net["enc"].weight
+    layout = ParameterLayout.of(net)
+    assert layout.columns("enc").tolist() == layout.columns("dec.weight").tolist() == [0, 1, 2, 3]
+    assert layout.columns("dec").tolist() == layout.columns("linear[-1]").tolist() == [0, 1, 2, 3, 4, 5]
+
+
 def test_module_does_not_change_with_the_row_written():
     module, row = OneVector(), torch.tensor([5.0, 6.0])
     ParameterLayout.of(module).write(row, module)
