@@ -87,8 +87,8 @@ class ParameterLayout:
         owners = dict(module.named_modules())
         names: dict[int, list[str]] = {}
         slots, start = [], 0
-        for name, tensor in module.named_parameters(remove_duplicate=False):
-            names.setdefault(id(tensor), []).append(name)
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            names.setdefault(id(parameter), []).append(name)
         for name, tensor, is_buffer in named:
             layer = name.rpartition(".")[0]
             kind = type(owners[layer]).__name__.lower()
