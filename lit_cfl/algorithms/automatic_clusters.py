@@ -63,7 +63,7 @@ class ClusterNumberOptions:
         fitted = work.fit(w0[None], clients, purpose="count")
         rows = fitted.collect()
         require_clients(1, len(rows))
-        updates = (rows - w0)[:, : work.layout.num_parameters]
+        updates = rows.sub_(w0)[:, : work.layout.num_parameters]  # in place, since the rows may be in a large file
         info = Info(fitted.loss, len(clients), len(rows), fitted.skipped)
         return self.with_number_from(updates, rng), info
 

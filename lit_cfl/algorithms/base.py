@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, count_noun
 from lit_cfl.local_work import LocalWork
 from lit_cfl.metric_names import Row
 from lit_cfl.parameters import ParameterLayout
@@ -277,6 +277,6 @@ def require_clients(num_clusters: int, clients: int) -> None:
         raise InputError("no client can be clustered: all diverged or have no training data; lower the learning rate")
     if clients < num_clusters:
         raise InputError(
-            f"num_clusters is {num_clusters}, but only {clients} clients can be clustered; "
-            f"lower it to {clients} or less, or use more clients"
+            f"num_clusters is {num_clusters}, but only {count_noun(clients, 'client')} can be clustered; lower it to "
+            f"{clients}{' or less' * (clients > 1)}, or use more clients"
         )

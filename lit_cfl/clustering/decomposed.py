@@ -101,7 +101,7 @@ def kmeans(points: Tensor, num_clusters: int, rng: torch.Generator) -> Tensor:
     different = len(points.unique(dim=0))
     if different < num_clusters:
         raise InputError(
-            f"num_clusters is {num_clusters}, but the clients' updates show only {different} different directions; "
+            f"num_clusters is {num_clusters}, but K-means cannot tell more than {different} of the clients apart; "
             "lower it, or train longer before clustering"
         )
 

@@ -185,7 +185,7 @@ def test_kmeans_takes_the_best_of_its_starts():
 
 
 def test_kmeans_of_fewer_different_points_than_clusters_is_refused():
-    with pytest.raises(InputError, match="num_clusters is 3, but the clients' updates show only 2 different"):
+    with pytest.raises(InputError, match="num_clusters is 3, but K-means cannot tell more than 2 of the clients apart"):
         kmeans(torch.tensor([[1.0], [2.0], [1.0]]), 3, rng())
 
 
