@@ -97,7 +97,7 @@ class FedEM(ClusterNumberOptions, Algorithm):
         require_clients(1, len(clients))
         first = torch.cat([torch.randperm(n, generator=rng) % 2 for n in work.num_examples[clients].tolist()]).double()
         fitted = work.fit(w0[None], clients.repeat(2), weights=torch.cat([first, 1 - first]), purpose="count")
-        rows = (fitted.collect() - w0)[:, : work.layout.num_parameters]
+        rows = fitted.collect().sub_(w0)[:, : work.layout.num_parameters]  # in place, as they may be in a large file
         both = fitted.trained.view(2, -1).all(0)
         halves = rows[both.repeat(2)[fitted.trained]].view(2, int(both.sum()), -1)
         require_clients(1, int(both.sum()))

@@ -8,6 +8,9 @@ docs/automatic_clusters.md says how the threshold was chosen, and where the rule
 import torch
 from torch import Tensor
 
+from lit_cfl.clustering.products import gram
+from lit_cfl.clustering.similarity import cosines
+
 MARGIN = 1.2  # a direction counts if its variance is this much above what noise alone gives
 _ROUNDING = 1e-6
 
@@ -27,15 +30,18 @@ def number_of_components(halves: Tensor, labels: Tensor, most: int) -> int:
 
     Returns:
         1 to `most`.
+
+    Raises:
+        InputError: an update that is not finite.
     """
     n = halves.shape[1]
-    rows = torch.nn.functional.normalize(halves.double(), dim=2)
+    products = cosines(gram(halves.flatten(0, 1)))  # of rows of length 1, [2 n, 2 n]
     shares = labels.double() / labels.sum(1, keepdim=True).clamp(min=1)
     known = torch.cat([torch.ones(n, 1, dtype=torch.float64), shares], dim=1)
-    rows = rows - known @ (torch.linalg.pinv(known) @ rows)
-    # rows of at most 2 n columns with the same inner products
-    small = torch.linalg.qr(rows.flatten(0, 1).T, mode="r").R.T
-    one, other = small[:n], small[n:]
+    unexplained = torch.eye(n, dtype=torch.float64) - known @ torch.linalg.pinv(known)
+    of_both = torch.block_diag(unexplained, unexplained)
+    values, vectors = torch.linalg.eigh(of_both @ products @ of_both.T)
+    one, other = (vectors * values.clamp(min=0).sqrt()).split(n)  # rows with these inner products
     common = torch.linalg.eigvalsh((one.T @ other + other.T @ one) / 2).flip(0)
     noise = -common[-1]  # noise alone has eigenvalues of equal size above and below 0
     return 1 + int((common[: most - 1] > MARGIN * noise.clamp(min=0) + _ROUNDING * n).sum())
