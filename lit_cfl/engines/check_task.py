@@ -17,7 +17,13 @@ from lit_cfl.data.augment import AugmentFunction, require_augmentation
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.fit_request import CHECK
 from lit_cfl.engines.module_state import copy_state, module_state, same_value
-from lit_cfl.engines.task_notes import note_idle_dropout, note_outputs, note_padding, note_schedulers
+from lit_cfl.engines.task_notes import (
+    note_idle_dropout,
+    note_outputs,
+    note_padding,
+    note_repeated_dropout,
+    note_schedulers,
+)
 from lit_cfl.engines.task_protocol import Batch, losses_of, outcomes_of
 from lit_cfl.engines.token_inputs import takes_tokens
 from lit_cfl.errors import DivergedError, InputError, count_noun, error_place, short_error
@@ -79,6 +85,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
     note_padding(engine.template, data.examples.inputs)
     with engine.own_stream("evaluation"):  # a net may draw random numbers
         note_outputs(engine.module(model).eval(), batch)
+        note_repeated_dropout(engine.module(model), batch)
     engine.require_variance(data.population, local.budget, per_client(local.epochs, data.population), data)
     largest = data.population[data.num_examples[data.population].argmax()][None]
     try:

@@ -1,8 +1,10 @@
 """Notes on a task that trains, but probably not as its author meant."""
 
 import warnings
+from collections import Counter
 from contextlib import suppress
 from math import log
+from operator import itemgetter
 
 import torch
 from lightning import LightningModule
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 
 from lit_cfl.engines.check_module import schedulers_in
 from lit_cfl.engines.dropout import KeyedDropout
-from lit_cfl.engines.task_protocol import Batch
+from lit_cfl.engines.task_protocol import Batch, losses_of
 from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import Notice, count_noun
 from lit_cfl.tasks.classification import Classification
@@ -47,6 +49,29 @@ def note_idle_dropout(module: LightningModule) -> None:
                 stacklevel=3,
             )
             return
+
+
+def note_repeated_dropout(module: LightningModule, batch: Batch) -> None:
+    """Warns of a dropout layer that is called several times in a forward pass, since its mask is the same each time.
+
+    Args:
+        module: Copy of the task's module; it gets hooks.
+        batch: Inputs and labels of some examples.
+    """
+    called = Counter[str]()
+    for name, layer in module.named_modules():
+        if isinstance(layer, KeyedDropout) and layer.training and layer.p > 0:
+            layer.register_forward_hook(lambda *_, name=name: called.update([name]))
+    with suppress(Exception), torch.no_grad():  # training will report what is wrong
+        losses_of(module, batch)
+    name, times = max(called.items(), key=itemgetter(1), default=("", 0))
+    if times > 1:
+        warnings.warn(
+            f"{name} (nn.Dropout) is called {times} times in a forward pass, and drops the same units each time: give "
+            "each place of the net its own nn.Dropout, or take functional.dropout(..., training=self.training)",
+            Notice,
+            stacklevel=3,
+        )
 
 
 def note_padding(task: LightningModule, inputs: Tensor) -> None:

@@ -45,6 +45,9 @@ def check_algorithm(algorithm: Algorithm) -> None:
     Raises:
         AssertionError: the broken rule, in words; if a call raised an error, that error and the call.
     """
+    given: object = algorithm
+    if isinstance(given, type):
+        raise AssertionError(f"{given.__name__} is a class; give an object of it: check_algorithm({given.__name__}())")
     for check in (
         _is_plain,
         _keeps_arguments,

@@ -327,6 +327,11 @@ def test_broken_algorithm_is_refused_with_what_is_broken(algorithm: Algorithm, e
         check_algorithm(algorithm)
 
 
+def test_class_in_the_place_of_an_algorithm_is_named():
+    with pytest.raises(AssertionError, match=r"FedAvg is a class; give an object of it: check_algorithm\(FedAvg\(\)\)"):
+        check_algorithm(FedAvg)  # type: ignore[arg-type]  # the mistake
+
+
 def test_fit_read_twice_and_empty_mean_do_not_pass():
     with pytest.raises(AssertionError, match=r"ReadsAFitTwice: round 0 .* raises RuntimeError: .* not held in memory"):
         check_algorithm(ReadsAFitTwice())

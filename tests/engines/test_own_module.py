@@ -465,6 +465,28 @@ def test_dropout_of_a_trained_part_in_evaluation_mode_is_noted():
         require_trainable(engine_of(frozen), ragged_data())
 
 
+def test_a_dropout_that_is_called_twice_is_noted():
+    class Twice(Linear):
+        def __init__(self, dropouts: int, p: float = 0.5) -> None:
+            super().__init__()
+            self.drop = nn.ModuleList([nn.Dropout(p) for _ in range(dropouts)])
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.drop[-1](self.fc(self.drop[0](inputs.flatten(1))))
+
+    def engine_of(make: Callable[[], nn.Module]) -> Engine:
+        return build_engine(task(make), PLANS["plain loop"], 0, LocalTraining())
+
+    with pytest.warns(
+        Notice, match=r"^net\.drop\.0 \(nn\.Dropout\) is called 2 times in a forward pass, and drops the same"
+    ):
+        require_trainable(engine_of(lambda: Twice(1)), ragged_data())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Notice)
+        require_trainable(engine_of(lambda: Twice(2)), ragged_data())
+        require_trainable(engine_of(lambda: Twice(1, p=0.0)), ragged_data())
+
+
 def test_probabilities_instead_of_logits_are_noted():
     def returns(*last: nn.Module) -> Engine:
         make = task(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10), *last))
