@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from enum import Enum
 from functools import cached_property, partial
 from hashlib import sha256
 from numbers import Integral, Real
@@ -452,6 +453,10 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Enum):
+        return str(value)
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, partial):

@@ -1,6 +1,8 @@
 """Tests options given in Python: unknown words and values of the wrong type are refused with the remedy."""
 
 import json
+from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,7 +42,6 @@ def make_task() -> Classification:
         ({"personal": "fc1"}, "personal is 'fc1'; give a list"),
         ({"rounds": "20"}, "rounds is '20'; give a whole number"),
         ({"rounds": 2.5}, "rounds is 2.5; give a whole number"),
-        ({"local": LocalTraining(epochs=1.5)}, "local.epochs is 1.5; give a whole number"),  # type: ignore[arg-type]  # the mistake
         ({"local": LocalTraining(batch_size=2.0)}, "local.batch_size is 2.0; give full or a whole number"),  # type: ignore[arg-type]  # the mistake
         ({"seeds": [0, 0.5]}, "seeds has 0.5, which is not a whole number"),
         ({"seeds": np.int64(3)}, "seeds is 3; give a list"),
@@ -54,6 +55,11 @@ def test_words_and_kinds_that_do_not_fit_are_refused(options: dict[str, Any], me
     assert message in str(error.value)
 
 
+def test_a_fraction_of_an_epoch_is_refused():
+    with pytest.raises(InputError, match=r"epochs is 1\.5; give 1 or more, a whole number"):
+        LocalTraining(epochs=1.5)  # type: ignore[arg-type]  # the mistake
+
+
 def test_numbers_of_numpy_are_recorded_as_the_same_numbers_of_python():
     given = {"rounds": np.int64(3), "dropout": np.float32(0.5), "seeds": np.arange(3, 5), "selection_seed": np.int64(7)}
     algorithm, local = FedGroup(np.int64(3)), LocalTraining(np.int64(2), np.int64(4))  # type: ignore[arg-type]  # int
@@ -61,6 +67,18 @@ def test_numbers_of_numpy_are_recorded_as_the_same_numbers_of_python():
     plain = {"rounds": 3, "dropout": 0.5, "seeds": [3, 4], "selection_seed": 7}
     same = experiment(**plain, algorithm=FedGroup(3), local=LocalTraining(2, 4)).to_dict()
     assert json.dumps(found) == json.dumps(same)
+
+
+def test_mappings_and_enums_of_an_own_algorithm_are_recorded_with_their_values():
+    kind = Enum("Kind", ["SOFT", "HARD"])
+
+    @dataclass(frozen=True)
+    class Own(FedAvg):
+        rates: dict[str, float] = field(default_factory=dict)
+        kind: Enum = kind.SOFT  # type: ignore[attr-defined]  # an enum of the functional form
+
+    recorded = experiment(algorithm=Own(rates={"fc1": 0.5})).to_dict()["algorithm"]["init_args"]
+    assert recorded == {"weights": "examples", "rates": {"fc1": 0.5}, "kind": "Kind.SOFT"}
 
 
 def test_with_options_changes_the_rule_for_early_stopping_like_other_groups():

@@ -43,8 +43,8 @@ class LocalTraining:
     def __post_init__(self) -> None:
         if self.gradient_clip is not None and not self.gradient_clip > 0:
             raise InputError(f"gradient_clip is {self.gradient_clip}; give a number above 0, or null for none")
-        if self.epochs < 1:
-            raise InputError(f"epochs is {self.epochs}; give 1 or more")
+        if self.epochs < 1 or self.epochs % 1:
+            raise InputError(f"epochs is {self.epochs}; give 1 or more, a whole number")
         Budget(self.epochs, "epochs", self.batch_size)  # checks the batch size
 
     @property
