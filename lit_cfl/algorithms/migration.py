@@ -117,8 +117,9 @@ def migrate(
         metric: Metric as for `find_drifted`, or `loss` or `features`.
 
     Returns:
-        The new state; and the Info of `find` with the scores `shift/detected` (clients whose trigger fired) and
-        `shift/migrated` (those whose cluster changed), and a row of `migrations` for each client that was placed.
+        The new state; and the Info of `find`, in which clients of the cohort without data do not count as skipped, with
+        the scores `shift/detected` (clients whose trigger fired) and `shift/migrated` (those whose cluster changed),
+        and a row of `migrations` for each client that was placed.
     """
     sizes = torch.cat([state.sizes, work.num_examples[len(state.sizes) :]])
     warm = work.population[clusters_of(state.index, work.population) >= 0]
@@ -129,6 +130,8 @@ def migrate(
         apart = distances > threshold
     fired = tested[apart]
     labels, info = find(fired)
+    again = int(torch.isin(fired[work.num_examples[fired] == 0], cohort).sum())  # the round will count them as skipped
+    info = replace(info, skipped=max(info.skipped - again, 0))
     placed, after = fired[labels >= 0], labels[labels >= 0]
     before = clusters_of(state.index, placed)
     rows = torch.stack([placed, before, after], dim=1).tolist()

@@ -203,6 +203,14 @@ def test_migration_sends_no_models():
     assert still[0] == 2 * 10 * 8 + 30 * 3 + 2 * 6
 
 
+def test_client_that_lost_its_data_is_skipped_once_in_a_round_whether_it_was_drawn_or_not():
+    work, empty = with_labels([5, 0], [5, 0], [5, 0], [5, 0]), with_labels([5, 0], [0, 0], [5, 0], [5, 0])
+    state, _ = TWO.init(work, rng(3))
+    for cohort in (ids(0, 1), ids(0, 2)):
+        _, info = TWO.round(state, cohort, empty, rng())
+        assert (info.scores["shift/detected"], info.skipped) == (1, 1)
+
+
 def test_directions_go_to_each_client_that_joins_and_once():
     work = with_labels([5, 0], [5, 0], [5, 0], [5, 0], [0, 0], [5, 0])
     state, info = replace(TWO, pretrain_scale=1).init(work, rng(3))
