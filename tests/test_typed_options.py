@@ -70,12 +70,14 @@ def test_numbers_of_numpy_are_recorded_as_the_same_numbers_of_python():
 
 
 def test_mappings_and_enums_of_an_own_algorithm_are_recorded_with_their_values():
-    kind = Enum("Kind", ["SOFT", "HARD"])
+    class Kind(Enum):
+        SOFT = "soft"
+        HARD = "hard"
 
     @dataclass(frozen=True)
     class Own(FedAvg):
         rates: dict[str, float] = field(default_factory=dict)
-        kind: Enum = kind.SOFT  # type: ignore[attr-defined]  # an enum of the functional form
+        kind: Kind = Kind.SOFT
 
     recorded = experiment(algorithm=Own(rates={"fc1": 0.5})).to_dict()["algorithm"]["init_args"]
     assert recorded == {"weights": "examples", "rates": {"fc1": 0.5}, "kind": "Kind.SOFT"}
