@@ -60,9 +60,7 @@ def subspace_angles(bases: Tensor, others: Tensor, which: Angles) -> Tensor:
         InputError: an unknown measure.
     """
     require_word("angles", which, get_args(Angles))
-    bases, others = bases.double(), others.double()
-    if which != "vectors":
-        bases, others = _orthonormal(bases), _orthonormal(others)
+    bases, others = (rows.double() if which == "vectors" else _orthonormal(rows) for rows in (bases, others))
     tile = max(1, _PAIRS_AT_ONCE // max(1, bases.shape[1] * others.shape[0] * others.shape[1]))
     return torch.cat([_angles(part, others, which) for part in bases.split(tile)])
 
@@ -84,9 +82,10 @@ def _degrees(cosines: Tensor) -> Tensor:
 
 
 def _orthonormal(bases: Tensor) -> Tensor:
-    """Returns orthonormal bases of the same subspaces `[n, min(m, d), d]`, padded with rows of zeros."""
-    _, values, vectors = torch.linalg.svd(bases, full_matrices=False)
-    spanning = torch.arange(values.shape[1]) < _rank(values, bases.shape[1:])[:, None]
+    """Returns orthonormal bases of the same subspaces, float64 `[n, min(m, d), d]`, padded with rows of zeros."""
+    _, values, vectors = torch.linalg.svd(bases.double(), full_matrices=False)
+    rank = _rank(values.to(bases.dtype), bases.shape[1:])  # rounding errors of the given vectors are no dimensions
+    spanning = torch.arange(values.shape[1]) < rank[:, None]
     found: Tensor = vectors * spanning[:, :, None]
     return found
 

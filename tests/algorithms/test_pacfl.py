@@ -199,6 +199,15 @@ def test_a_subspace_of_each_label_holds_its_vectors_side_by_side():
     assert not state.bases[1, 1].any()
 
 
+@pytest.mark.parametrize("which", ["smallest", "sum"])
+def test_rounding_of_labels_with_the_same_vector_is_not_a_dimension(which: str):
+    scales, labels = torch.tensor([[0.3], [0.7], [0.2], [0.9]]), ids(0, 0, 1, 1)
+    u, w = torch.linalg.qr(torch.randn(12, 2, generator=rng(1)))[0].T
+    bases = [vectors_of_client(scales.roll(k) * axis, labels, 2, True) for k, axis in enumerate((u, w, u))]
+    found = subspace_angles(pad_bases(bases), pad_bases(bases), which)
+    assert_close(found, rows([0, 90, 0], [90, 0, 90], [0, 90, 0]), atol=0.1, rtol=0)
+
+
 def test_an_example_with_several_labels_belongs_to_the_subspaces_of_all_of_them():
     examples = torch.eye(4).view(4, 1, 2, 2)
     labels = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0.4, 0.6, 0], [0, 0, 0]])
