@@ -9,6 +9,7 @@ Where this differs from the paper:
   them in proportion to it and takes the simple mean (`weights: equal` takes that mean).
 """
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from lit_cfl.algorithms.base import Info, Unused, require_not_negative
 from lit_cfl.algorithms.fedavg import FedAvg, FedAvgState
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice, count_noun
 from lit_cfl.local_work import Budget, LocalWork, per_client
 
 
@@ -62,5 +63,13 @@ class FedProx(FedAvg):
         everyone = torch.rand(2, len(work.num_examples), generator=rng)
         turn, share = everyone[:, cohort]
         partial = 1 + (share * (whole - 1)).long() if self.straggler_work == "partial" else torch.zeros_like(whole)
-        slow = turn.argsort().argsort() < round(self.stragglers * len(cohort))
+        number = round(self.stragglers * len(cohort))
+        if not number and work.round == 0 and len(cohort):
+            warnings.warn(
+                f"stragglers is {self.stragglers:g}, which of {count_noun(len(cohort), 'client')} is rounded to no "
+                "client; raise stragglers or cohort_size",
+                Notice,
+                stacklevel=3,
+            )
+        slow = turn.argsort().argsort() < number
         return replace(work.budget, length=torch.where(slow, partial, whole))

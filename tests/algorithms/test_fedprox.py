@@ -1,5 +1,7 @@
 """Tests FedProx and its stragglers against closed forms on quadratic clients (docs/ground_truth.md, check 4)."""
 
+import warnings
+
 import pytest
 import torch
 from quadratic import ids, quadratic_clients, rng
@@ -7,7 +9,7 @@ from test_fedavg import train
 from torch.testing import assert_close
 
 from lit_cfl.algorithms import FedAvg, FedProx
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 from lit_cfl.local_work import Budget
 from lit_cfl.testing import check_algorithm
 
@@ -89,3 +91,13 @@ def test_dropped_clients_count_nothing_in_the_mean():
 def test_impossible_share_is_refused(share: float):
     with pytest.raises(InputError, match="stragglers is"):
         FedProx(stragglers=share)
+
+
+def test_a_share_of_stragglers_that_is_rounded_to_none_is_noted():
+    with pytest.warns(
+        Notice, match=r"stragglers is 0\.1, which of 4 clients is rounded to no client; raise stragglers"
+    ):
+        assert lengths(FedProx(stragglers=0.1, straggler_work="drop"), 4).count(0) == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert lengths(FedProx(stragglers=0.2, straggler_work="drop"), 4).count(0) == 1
