@@ -84,7 +84,7 @@ def _degrees(cosines: Tensor) -> Tensor:
 def _orthonormal(bases: Tensor) -> Tensor:
     """Returns orthonormal bases of the same subspaces, float64 `[n, min(m, d), d]`, padded with rows of zeros."""
     _, values, vectors = torch.linalg.svd(bases.double(), full_matrices=False)
-    rank = _rank(values.to(bases.dtype), bases.shape[1:])  # rounding errors of the given vectors are no dimensions
+    rank = _rank(values.to(bases.dtype), bases.shape[1:])  # a rounding error of the given vectors does not count
     spanning = torch.arange(values.shape[1]) < rank[:, None]
     found: Tensor = vectors * spanning[:, :, None]
     return found
