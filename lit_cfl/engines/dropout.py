@@ -31,10 +31,10 @@ class KeyedDropout(nn.Module):
         self.p, self.layer = p, layer
         self.register_buffer(KEY, torch.zeros((), dtype=torch.int64), persistent=False)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         if not self.training or self.p == 0:
-            return inputs
-        return inputs * compute_kept_share(self.key, self.p, self.layer, inputs.shape, inputs.dtype)
+            return input
+        return input * compute_kept_share(self.key, self.p, self.layer, input.shape, input.dtype)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

@@ -146,6 +146,6 @@ def _use_plain_gru(module: nn.Module) -> None:
             layer.forward = partial(_run_gru, PlainGRU(layer), layer.forward)  # type: ignore[method-assign]  # of this copy alone
 
 
-def _run_gru(plain: PlainGRU, fused: Callable[..., Any], inputs: Any, hx: Tensor | None = None) -> Any:
+def _run_gru(plain: PlainGRU, fused: Callable[..., Any], input: Any, hx: Tensor | None = None) -> Any:
     """Runs a GRU; `plain` cannot process packed and single sequences."""
-    return (plain if isinstance(inputs, Tensor) and inputs.dim() == 3 else fused)(inputs, hx)
+    return (plain if isinstance(input, Tensor) and input.dim() == 3 else fused)(input, hx)

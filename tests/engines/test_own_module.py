@@ -472,7 +472,7 @@ def test_a_dropout_that_is_called_twice_is_noted():
             self.drop = nn.ModuleList([nn.Dropout(p) for _ in range(dropouts)])
 
         def forward(self, inputs: Tensor) -> Tensor:
-            return self.drop[-1](self.fc(self.drop[0](inputs.flatten(1))))
+            return self.drop[-1](self.fc(self.drop[0](input=inputs.flatten(1))))
 
     def engine_of(make: Callable[[], nn.Module]) -> Engine:
         return build_engine(task(make), PLANS["plain loop"], 0, LocalTraining())

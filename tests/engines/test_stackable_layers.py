@@ -212,7 +212,7 @@ class Reader(nn.Module):
         if self.packed:
             packed = nn.utils.rnn.pack_padded_sequence(inputs, [5] * len(inputs), batch_first=True)
             return self.out(self.rnn(packed)[1][-1])
-        return self.out(self.rnn(inputs)[0].mean(1))
+        return self.out(self.rnn(input=inputs, hx=None)[0].mean(1))  # the names of PyTorch's arguments
 
 
 class OwnGRU(nn.GRU):

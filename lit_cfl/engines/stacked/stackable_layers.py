@@ -105,8 +105,8 @@ class _PlainCells(nn.Module):
 class PlainLSTM(_PlainCells):
     """Replacement for `nn.LSTM`. All sequences of a batch must have the same length."""
 
-    def forward(self, inputs: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        outputs, (h, c) = self._run(inputs, hx, 2)
+    def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        outputs, (h, c) = self._run(input, hx, 2)
         return outputs, (h, c)
 
     def _steps(self, projected: Tensor, states: States, weight: Tensor, bias: Tensor) -> tuple[Tensor, States]:
@@ -124,8 +124,8 @@ class PlainLSTM(_PlainCells):
 class PlainGRU(_PlainCells):
     """Replacement for `nn.GRU`. All sequences of a batch must have the same length."""
 
-    def forward(self, inputs: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        outputs, (h,) = self._run(inputs, None if hx is None else (hx,), 1)
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        outputs, (h,) = self._run(input, None if hx is None else (hx,), 1)
         return outputs, h
 
     def _steps(self, projected: Tensor, states: States, weight: Tensor, bias: Tensor) -> tuple[Tensor, States]:
