@@ -52,15 +52,15 @@ def _as_rows(features: Any, count: int, name: str) -> Tensor:
 def _inputs_of_last_layer(module: nn.Module, inputs: Tensor) -> Tensor:
     called: list[tuple[Tensor, Tensor]] = []  # inputs and outputs of the layer that was called last
 
-    def note(layer: nn.Module, arguments: tuple[Tensor, ...], outputs: Tensor) -> None:
-        called[:] = [(arguments[0], outputs)]
+    def note(layer: nn.Module, arguments: tuple[Tensor, ...], named: dict[str, Tensor], outputs: Tensor) -> None:
+        called[:] = [((*arguments, *named.values())[0], outputs)]
 
     layers = [
         part
         for part in module.modules()
         if next(part.parameters(recurse=False), None) is not None and next(part.children(), None) is None
     ]
-    handles = [layer.register_forward_hook(note) for layer in layers]
+    handles = [layer.register_forward_hook(note, with_kwargs=True) for layer in layers]
     try:
         outputs = module(inputs)
     finally:

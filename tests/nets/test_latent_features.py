@@ -46,7 +46,7 @@ def test_the_last_layer_is_the_one_called_last_not_the_one_made_last():
             self.weight = nn.Parameter(torch.ones(2))  # a parameter of the net itself, which is not a layer
 
         def forward(self, inputs: Tensor) -> Tensor:
-            return self.end(self.weight * self.begin(inputs)).softmax(1)
+            return self.end(input=self.weight * self.begin(inputs)).softmax(1)
 
     net, inputs = MadeBackwards(), torch.rand(4, 7)
     assert torch.equal(latent_features(net, inputs), net.begin(inputs))
