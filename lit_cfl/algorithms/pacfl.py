@@ -14,8 +14,8 @@ Where this differs from the paper:
   whatever their numbers of clients. Here `average` is the mean over clients.
 * a client with fewer examples than p sends fewer vectors. With Dirichlet label proportions the code's clients send more
   vectors of some labels than of others; here p of each.
-* a newcomer joins the cluster at the smallest distance by the same linkage. The paper clusters all clients again, which
-  may change the clusters of clients that have trained.
+* a newcomer joins the cluster at the smallest distance by the same linkage (`weighted`: by its mean distance from the
+  clients). The paper clusters all clients again, which may change the clusters of clients that have trained.
 * a client keeps its cluster if its data shift.
 """
 
