@@ -59,7 +59,8 @@ def sent(order) -> tuple[set[str], dict]:
     with job_folder(order) as folder:
         found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
         ours = {name for name in found if name.startswith("lit_cfl/")}
-        assert {name.rpartition(".")[2] for name in ours} == {"py"}
+        assert {"py", "cpp"} <= {name.rpartition(".")[2] for name in ours}
+        assert not [name for name in ours if name.endswith(".pyc")]
         assert {
             "lit_cfl/cli/main.py",
             "lit_cfl/datamodules/federated.py",
