@@ -14,6 +14,8 @@ from lit_cfl.runs.shared_clients import describe_small_tests
 from lit_cfl.scores import Score
 from lit_cfl.storage.csv_log import read_table
 
+_NAMED = 10  # maximum number of algorithms in the headline
+
 
 def section(groups: Sequence[Group], score: Score, tables: Sequence[Table] = ()) -> Section:
     """Builds the section of the results: final values of each group, then further tables."""
@@ -137,8 +139,8 @@ def headline(groups: Sequence[Group], score: Score) -> list[str]:
         uneven = describe_uneven([group for group in groups if group.name in means]) if over else None
         ranked = over and not uneven
         order = sorted(means, key=lambda name: means[name], reverse=score.higher_is_better) if ranked else list(means)
-        listed = ", ".join(f"{name} {means[name]:.3f}" for name in order[:5])
-        more = f" and {len(order) - 5} more" if len(order) > 5 else ""
+        listed = ", ".join(f"{name} {means[name]:.3f}" for name in order[:_NAMED])
+        more = f" and {len(order) - _NAMED} more" if len(order) > _NAMED else ""
         when = "after the last round" if over else "so far"
         sorting = ", best first" if ranked and len(order) > 1 else ""
         lines.append(f"Test {score.title} {when}{sorting}: {listed}{more}.")

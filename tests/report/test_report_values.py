@@ -612,11 +612,13 @@ def test_agreement_is_explained_where_true_clusters_are_known(tmp_path: Path):
         assert ("ARI" in table.head, "ARI" in table.note) == (known, known)
 
 
-def test_the_first_lines_name_the_five_best_and_what_the_first_run_found(tmp_path: Path):
+def test_the_first_lines_name_the_ten_best_and_what_the_first_run_found(tmp_path: Path):
     others = [ended_group(tmp_path, name, {"test/weighted_accuracy": k / 10}) for k, name in enumerate("BCDEFG", 1)]
+    others += [ended_group(tmp_path, name, {"test/weighted_accuracy": 0.01 * k}) for k, name in enumerate("HIJKL", 1)]
     first, second = overview.headline([results_group(tmp_path), *others], ACCURACY)
     assert first == (
-        "Test accuracy after the last round, best first: A 0.625, G 0.600, F 0.500, E 0.400, D 0.300 and 2 more."
+        "Test accuracy after the last round, best first: A 0.625, G 0.600, F 0.500, E 0.400, D 0.300, "
+        "C 0.200, B 0.100, L 0.050, K 0.040, J 0.030 and 2 more."
     )
     assert second == (
         "Under the first seed, A divides the clients into 3 clusters. "
