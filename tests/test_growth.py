@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -185,6 +186,7 @@ def test_losses_of_many_models_are_added_up_in_parts_of_whole_batches(monkeypatc
         """Engine in which the loss of example e under model m is e + 1000 m."""
 
         asked: ClassVar[list[list[int]]] = []
+        layout = SimpleNamespace(num_columns=1)
 
         def report(self, activity):
             pass

@@ -25,7 +25,7 @@ def sections(scores: Scores) -> dict[str, tuple[str, ...]]:
         "Time": tuple(name for name in metrics if name.startswith("time/")),
         "Shift": tuple(name for name in metrics if name.startswith("shift/")),
         "Of single algorithms": (
-            *("clusters/inertia", "clusters/objective", "clusters/entropy"),
+            *("clusters/inertia", "clusters/objective", "clusters/entropy", "clusters/chosen"),
             *("shift/detected", "shift/migrated"),
         ),
     }

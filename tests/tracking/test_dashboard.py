@@ -20,7 +20,7 @@ RUNS = {
         *("--config", "fedavg/digits", "--rounds", "1", "--evaluation.fine_tune.length", "1"),
         *("--local.lr_schedule", "ExponentialLR", "--local.lr_schedule.gamma", "0.9"),
     ],
-    "fedem": ["--config", "fedem/digits", "--rounds", "1"],
+    "fedem": ["--config", "fedem/digits", "--rounds", "1", "--algorithm.num_clusters", "auto"],
     "stocfl": ["--config", "stocfl/digits", "--rounds", "2"],
 }
 
