@@ -1,6 +1,6 @@
 """The page of comparisons on different data: methods by their mean rank over the data sets."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from statistics import fmean
 
@@ -39,8 +39,8 @@ def list_sections(sources: Sequence[ReportSource], problems: list[str]) -> tuple
     for name, source in zip(names, sources, strict=True):
         if uneven := describe_uneven(source.groups):
             problems.append(f"{name}: the ranked figures are {uneven}.")
-    problems += _note_equal_sources(names, sources)
     ranking = friedman(_of_common_methods(scores, problems), score.higher_is_better)
+    problems += _note_equal_sources(names, sources)
     order = list(ranking.mean_ranks)
     rows = [
         [method, *(f"{scores[name][method]:.3f}" for name in names), f"{ranking.mean_ranks[method]:.2f}"]
@@ -67,9 +67,13 @@ def _note_equal_sources(names: Sequence[str], sources: Sequence[ReportSource]) -
     seen: dict[str, str] = {}
     notes = []
     for name, source in zip(names, sources, strict=True):
-        data = dict(source.groups[0].first.config.get("data") or {})
-        data["init_args"] = {k: v for k, v in (data.get("init_args") or {}).items() if k not in _HELD_OUT}
-        other = seen.setdefault(repr(data), name)
+        run = source.groups[0].first
+        data = run.config.get("data")
+        if not isinstance(data, Mapping) or not isinstance(options := data.get("init_args"), Mapping):
+            continue
+        known = {option: value for option, value in options.items() if option not in _HELD_OUT}
+        # the options of arrays given in Python do not have their content
+        other = seen.setdefault(repr((data.get("class_path"), known, run.partition.get("data"))), name)
         if other != name:
             notes.append(
                 f"{other} and {name} have the same data, except for what is held out ({join_ids(_HELD_OUT)}), but "
