@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from lit_cfl.algorithms.base import Algorithm, Info, Unused, clients_with_data, require_clients, require_positive
+from lit_cfl.algorithms.base import Info, Unused, clients_with_data, require_clients, require_positive
 from lit_cfl.clustering.number_of_clusters import CLIENTS_PER_CLUSTER, number_of_clusters
 from lit_cfl.errors import InputError, Notice, count_noun
 from lit_cfl.local_work import LocalWork
@@ -47,7 +47,7 @@ class ClusterNumberOptions:
     @property
     def is_automatic(self) -> bool:
         """Whether the number of clusters is still to be decided."""
-        return bool(vars(self)["num_clusters"] == "auto")
+        return chooses_number(self)
 
     def decide_number(self, work: LocalWork, rng: torch.Generator) -> tuple[Self, Info]:
         """Returns the algorithm with a fixed number of clusters, which replaces `auto`.
@@ -77,7 +77,7 @@ class ClusterNumberOptions:
         return replace(self, **number)
 
 
-def chooses_number(algorithm: Algorithm) -> bool:
+def chooses_number(algorithm: object) -> bool:
     """Returns whether the algorithm itself chooses its number of clusters (`num_clusters: auto`)."""
     return bool(vars(algorithm).get("num_clusters") == "auto")
 

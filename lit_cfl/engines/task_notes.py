@@ -59,8 +59,11 @@ def note_repeated_dropout(module: LightningModule, batch: Batch) -> None:
         batch: Inputs and labels of some examples.
     """
     called = Counter[str]()
-    for name, layer in module.named_modules():
-        if isinstance(layer, KeyedDropout) and layer.training and layer.p > 0:
+    layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, KeyedDropout)}
+    if not layers:
+        return
+    for name, layer in layers.items():
+        if layer.training and layer.p > 0:
             layer.register_forward_hook(lambda *_, name=name: called.update([name]))
     with suppress(Exception), torch.no_grad():  # training will report what is wrong
         losses_of(module, batch)

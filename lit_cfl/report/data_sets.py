@@ -1,6 +1,6 @@
 """The page of comparisons on different data: methods by their mean rank over the data sets."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from statistics import fmean
 
@@ -9,7 +9,7 @@ from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.ranks import rank_diagram
 from lit_cfl.report.blocks import Block, Section, Table
 from lit_cfl.report.overview import describe_uneven, last_value, read_comparison
-from lit_cfl.report.sources import ReportSource, have_same_data, main_score_of
+from lit_cfl.report.sources import ReportSource, data_of, have_same_data, main_score_of
 from lit_cfl.scores import Score
 from lit_cfl.statistics import Ranking, friedman
 
@@ -67,13 +67,11 @@ def _note_equal_sources(names: Sequence[str], sources: Sequence[ReportSource]) -
     seen: dict[str, str] = {}
     notes = []
     for name, source in zip(names, sources, strict=True):
-        run = source.groups[0].first
-        data = run.config.get("data")
-        if not isinstance(data, Mapping) or not isinstance(options := data.get("init_args"), Mapping):
+        group = source.groups[0]
+        if not group.first.config.get("data"):
             continue
-        known = {option: value for option, value in options.items() if option not in _HELD_OUT}
         # the options of arrays given in Python do not have their content
-        other = seen.setdefault(repr((data.get("class_path"), known, run.partition.get("data"))), name)
+        other = seen.setdefault(repr((data_of(group, _HELD_OUT), group.first.partition.get("data"))), name)
         if other != name:
             notes.append(
                 f"{other} and {name} have the same data, except for what is held out ({join_ids(_HELD_OUT)}), but "
