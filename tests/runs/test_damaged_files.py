@@ -1,0 +1,132 @@
+"""Damage to a file of a run directory is healed or named: files by damages, of finished and of killed runs.
+
+`heals`: resuming ends with exit code 0 and the files of an undamaged run. `named`: it ends with exit code 2 and one
+line that has the file's name, and changes no file. Where the plan changes an answer, the later one stands next to it:
+once the checkpoint holds the tables, `named, later heals` becomes `heals`.
+"""
+
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from hurt import Hurt
+from kills import Trials, run_in_child
+from same_files import find_damages, find_differences
+
+OPTIONS = """
+    run --config quickstart --baseline null --name run --rounds 4 --data.num_clients 8 --cohort_size 4
+    --algorithm.pretrain_scale 2 --personal [fc1.bias] --local.epochs 1 --evaluation.per_client true
+    --pictures.formats [] --tracking.wandb disabled --tracking.snapshots_every 2 --checkpoint.every_seconds 0
+"""
+
+
+def flip_bit(file: Path, other: Path) -> None:
+    """Flips a bit in the middle half of the file."""
+    drawn, content = random.Random(file.name), bytearray(file.read_bytes())
+    content[drawn.randrange(len(content) // 4, 3 * len(content) // 4)] ^= 1 << drawn.randrange(8)
+    file.write_bytes(content)
+
+
+def truncate(file: Path, other: Path) -> None:
+    os.truncate(file, file.stat().st_size * 2 // 3)
+
+
+def delete(file: Path, other: Path) -> None:
+    file.unlink()
+
+
+def replace(file: Path, other: Path) -> None:
+    """Replaces the file by the same file of another run, which differs in its seed."""
+    shutil.copy(other, file)
+
+
+DAMAGES: dict[str, Callable[[Path, Path], None]] = {
+    "flip": flip_bit,
+    "truncate": truncate,
+    "delete": delete,
+    "replace": replace,
+}
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Directories of the same run: finished, and killed in the save of its third round; and another run."""
+
+    finished: Path
+    killed: Path
+    other: Path
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    threads, folder = torch.get_num_threads(), tmp_path_factory.mktemp("runs")
+    torch.set_num_threads(1)  # forks of a process that has computed in several threads may hang
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)  # a run records where its code was
+        trials = Trials(OPTIONS.split(), folder)
+        trials.count_operations()
+        listed = (folder / "operations.txt").read_text().splitlines()
+        saves = [at for at, line in enumerate(listed) if line.startswith("os.rename") and "checkpoint" in line]
+        killed = folder / "killed"
+        run_in_child(trials.start(killed), trials.output, lambda: Hurt(killed, "kill", saves[2]) and None)
+        assert run_in_child([*trials.start(folder / "other"), "--seeds", "[1]"], trials.output) == 0
+        yield Runs(trials.reference, killed, folder / "other")
+    torch.set_num_threads(threads)
+
+
+ANSWERS = """
+checkpoint.pt           flip truncate replace           named
+checkpoint.pt           delete                          heals
+config.yaml             flip truncate delete replace    named
+metrics.csv             flip truncate delete replace    named, later heals
+clusters.csv            flip truncate delete replace    named, later heals
+snapshots/1.npz         flip truncate delete replace    named
+client_rounds.parquet/* flip truncate delete replace    named
+rows/*                  flip truncate delete replace    named
+environment.json        flip truncate delete replace    heals
+partition.npz           flip truncate delete replace    heals
+clients.csv             flip truncate delete replace    heals
+memberships.npz         flip truncate delete replace    heals
+summary.json            flip truncate delete replace    heals
+SHA256SUMS              flip truncate delete replace    heals
+"""
+CELLS = [
+    (name, damage, answer[0])
+    for name, *words in map(str.split, ANSWERS.replace(", later", " later").strip().splitlines())
+    for damage in DAMAGES
+    if damage in words and (answer := [word for word in words if word in ("named", "heals")])
+]
+AT_THE_END = ("clients.csv", "memberships.npz", "summary.json", "SHA256SUMS")  # a killed run has none of them
+
+
+@pytest.mark.parametrize(("name", "damage", "answer"), CELLS)
+@pytest.mark.parametrize("state", ["finished", "killed"])
+def test_a_damaged_file_is_healed_or_named(state: str, name: str, damage: str, answer: str, runs: Runs, tmp_path: Path):
+    if state == "killed" and name in AT_THE_END:
+        assert not (runs.killed / name).exists()
+        return
+    path, output = tmp_path / "run", tmp_path / "output.txt"
+    shutil.copytree(getattr(runs, state), path)
+    file = min(path.glob(name))
+    DAMAGES[damage](file, min(runs.other.glob(name)))
+    before = contents(path)
+    code, said = run_in_child(["run", "--resume", str(path)], output), output.read_text()
+    if answer == "heals":
+        assert code == 0, said
+        assert find_differences(path, runs.finished) + find_damages(path) == []
+    else:
+        assert code == 2, said
+        (line,) = [line for line in said.splitlines() if line.startswith("lit-cfl: error: ")]
+        assert file.name in line
+        assert contents(path) == before
+
+
+def contents(path: Path) -> dict[Path, bytes]:
+    """Reads all files but the lock and those that a kill left half-written."""
+    files = [file for file in path.rglob("*") if file.is_file() and file.name != ".lock" and file.suffix != ".tmp"]
+    return {file: file.read_bytes() for file in files}
