@@ -1,6 +1,6 @@
 """Measures time and memory of the functions that compare clients, and the error of sketched cosines.
 
-    python benchmarks/clustering.py [--clients 1200 --columns 1628170 --only NAME ...] [--folder DIR] [--json FILE]
+    python scaffold/speed/clustering.py [--clients 1200 --columns 1628170 --only NAME ...] [--folder DIR] [--json FILE]
 
 StoCFL's largest setting is 4,800 clients of 1,628,170 columns: 29 GiB of float32 in a temporary file in DIR, deleted
 at the end. `peak` is the maximum of anonymous memory minus its value before the call, so pages of the file do not

@@ -1,6 +1,6 @@
 """Measures the cost of tracking a typical run of the papers, and of a similarity picture of 5,000 clients.
 
-    LITCFL_DATA=DIR python benchmarks/tracking.py [--rounds 300] [--repeats 3] [--clients 5000]
+    LITCFL_DATA=DIR python scaffold/speed/tracking.py [--rounds 300] [--repeats 3] [--clients 5000]
 
 The run is FedGroup's on MNIST-1000 with a linear net, with evaluation in every round: 1,000 clients of two digits each
 (FedProx's generator), 20 per round, 10 epochs of batches of 10, lr 0.03, m = 3, alpha = 20, one epoch of pre-training.

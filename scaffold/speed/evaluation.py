@@ -1,6 +1,6 @@
 """Measures the cost of evaluating many clients, relative to evaluating all their examples as one client.
 
-    python benchmarks/evaluation.py [--clients 1000] [--models 1 5 50 1000] [--repeats 15] [--out FILE.json]
+    python scaffold/speed/evaluation.py [--clients 1000] [--models 1 5 50 1000] [--repeats 15] [--out FILE.json]
 
 The clients, with 60 test images of 28 x 28 each, are scored with the models of their clusters; for comparison, the same
 images are scored as one client with one model. Each way of training with its own scorer is measured. Clients and union

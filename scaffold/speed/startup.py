@@ -1,6 +1,6 @@
 """Measures how long commands take, relative to `import lightning`, which most commands cannot avoid.
 
-    python benchmarks/startup.py [--runs 5] [--only run]
+    python scaffold/speed/startup.py [--runs 5] [--only run]
 
 Each command is timed right after an import in a separate process; the table has the median of each, and of their
 ratios, which other programs on the machine disturb less. CPU seconds are those of the command and its children.
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--only", default="", help="only commands that start so")
     given = parser.parse_args()
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     os.environ |= {"WANDB_MODE": "offline"}
     print("| command | seconds | CPU seconds | times `import lightning` | CPU ratio |\n|---|---|---|---|---|")
     with TemporaryDirectory() as folder:

@@ -1,6 +1,6 @@
 """Kills studies, or fills their disk, at random file operations of the driver or a trial, and resumes them.
 
-    python benchmarks/study_kills.py --seed S [--how kill full quota] [--draws 40] [--log FILE]
+    python scaffold/speed/study_kills.py --seed S [--how kill full quota] [--draws 40] [--log FILE]
 
 A study of three trials of FedGroup runs undisturbed first, and file operations are counted (`hurt.py`): those of the
 driver below the study's directory, except Ray's own folder, and those of each trial's process below the trial's. Then
@@ -67,7 +67,7 @@ class HurtStudies:
         site = folder / "site"
         site.mkdir()
         (site / "sitecustomize.py").write_text(_SITE)
-        shutil.copy(Path(__file__).with_name("hurt.py"), site)
+        shutil.copy(Path(__file__).parents[2] / "benchmarks" / "hurt.py", site)
         os.environ["PYTHONPATH"] = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
         # with Ray's default of 15, trials get too little CPU time on a busy machine
         os.environ.setdefault("RAY_worker_niceness", "0")

@@ -1,6 +1,6 @@
 """Damages files, and checks that each is restored to the same bits, or refused in one line that names it.
 
-    python benchmarks/damage.py --seed S [--first 0] [--damages 500] [--flips 2000] [--log FILE]
+    python scaffold/speed/damage.py --seed S [--first 0] [--damages 500] [--flips 2000] [--log FILE]
 
 Draws damages (a flipped bit, truncation, deletion, emptying, replacement by another run's file of that name) of the
 files listed in docs/results.md, in runs of FedGroup, FeSEM, CFL and FlexCFL under shift (killed in mid-run and resumed;

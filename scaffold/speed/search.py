@@ -6,7 +6,7 @@ Prints, for trials of one core each on this machine:
   start and the workers' imports, in per cent (aim: below 15);
 * speedup: time of the plain loop over that of one trial per core at the same time (aim: 1.7 or more on two cores).
 
-    python benchmarks/search.py [--trials 4] [--rounds 480]
+    python scaffold/speed/search.py [--trials 4] [--rounds 480]
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Measures the cost of a fit apart from its training steps: the host's work, and writing and averaging model rows.
 
-    python benchmarks/fit_parts.py [--turns 7] [--profile]
+    python scaffold/speed/fit_parts.py [--turns 7] [--profile]
 
 All figures are medians of CPU time on one thread. Clients have 60 images of 28 x 28 and batches of 10.
 

@@ -1,6 +1,6 @@
 """Measures whole runs of every algorithm for growing numbers of clients: times of rounds and evaluations, memory.
 
-    python benchmarks/scale_runs.py [--algorithms FedAvg Ditto ...] [--clients 10000 100000] [--evaluate all]
+    python scaffold/speed/scale_runs.py [--algorithms FedAvg Ditto ...] [--clients 10000 100000] [--evaluate all]
                                     [--cohort 100] [--largest 1000000] [--limit 3600] [--out FILE.json]
 Every row is a separate process with one thread, forked after the imports, which makes a run directory: two rounds of
 100 clients, both evaluated. Clients are synthetic, with 2 to some tens of examples of 20 numbers, and train a linear

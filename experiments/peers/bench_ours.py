@@ -16,9 +16,7 @@ import torch
 
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.datamodules import ArrayData
-from lit_cfl.engines.plan import PlanOptions
-from lit_cfl.engines.training_options import LocalTraining
-from lit_cfl.experiment import Experiment
+from lit_cfl.experiment import Experiment, LocalTraining, PlanOptions
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.tasks import Classification
 

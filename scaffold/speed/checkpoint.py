@@ -1,6 +1,6 @@
 """Measures the cost of saving a checkpoint when every client has its own model (FeSEM, Ditto).
 
-    python benchmarks/checkpoint.py [--clients 500 --columns 3274634 --cohort 20 --saves 5 --folder DIR]
+    python scaffold/speed/checkpoint.py [--clients 500 --columns 3274634 --cohort 20 --saves 5 --folder DIR]
 
 The state maps clients to models, as FeSEM's does on FashionMNIST-CNN (500 x 3,274,634 float32, 6.1 GiB in memory).
 Each round changes the cohort's models. Prints seconds and bytes of the first save, of the median later one, and of

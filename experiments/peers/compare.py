@@ -1,7 +1,7 @@
 """Compares the speed of Lit-CFL and other frameworks on the same rounds, in turns, so that load affects all alike.
 
-    python benchmarks/peers/compare.py --python fedjax=ENV/bin/python pfl=ENV/bin/python fedlab=... flower=...
-                                       [--models linear mlp cnn] [--turns 3] [--one-core] [--out FILE.json]
+    python experiments/peers/compare.py --python fedjax=ENV/bin/python pfl=ENV/bin/python fedlab=... flower=...
+                                        [--models linear mlp cnn] [--turns 3] [--one-core] [--out FILE.json]
 
 Each framework runs in its own environment, described in the docstring of its script; frameworks not given are left out.
 The data are 100 clients of 60 images; a round has 20 of them, batches of 10, 10 epochs. Every turn runs each framework
@@ -24,8 +24,8 @@ from pathlib import Path
 from statistics import median
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent))
-from engines import read_processor  # noqa: E402  # a script in the parent folder
+sys.path.append(str(HERE.parents[1] / "benchmarks"))
+from engines import read_processor  # noqa: E402  # a script in another folder
 
 STEPS = 1200  # client-steps per round
 NAMES = {"linear": "mclr", "mlp": "mlp", "cnn": "conv5"}

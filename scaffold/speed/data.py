@@ -1,6 +1,6 @@
 """Measures the time and memory of preparing data, from reading files to a million clients.
 
-    LITCFL_DATA=DIR python benchmarks/data.py [--clients 1000 10000 100000 1000000] [--out FILE.json]
+    LITCFL_DATA=DIR python scaffold/speed/data.py [--clients 1000 10000 100000 1000000] [--out FILE.json]
 
 DIR holds `fashion_mnist` and `cifar10` in the Hub's schema; without it these rows are left out. Every row is measured
 in a fresh process. Seconds exclude the imports of torch and lightning; `peak` is the process's maximum memory with

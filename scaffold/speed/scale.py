@@ -1,6 +1,6 @@
 """Measures time and memory of a round for growing cohorts and for growing populations.
 
-    python benchmarks/scale.py [--cohorts 10 30 100 300 1000 3000 4800] [--populations 1000 10000 100000 1000000]
+    python scaffold/speed/scale.py [--cohorts 10 30 100 300 1000 3000 4800] [--populations 1000 10000 100000 1000000]
                                [--rows_mib 1024] [--out FILE.json] [--picture docs/scale.png]
 
 A round is `fit` and `mean_by_cluster`: only the means are kept, and local models are held `--rows_mib` at a time. Every
