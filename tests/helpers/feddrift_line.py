@@ -1,7 +1,7 @@
 """Six clients on a line that move between three places, and FedDrift's answers in each time step.
 
-`tests/algorithms/feddrift_code.csv` has the answers of the authors' class for the same clients; it was written at
-commit 9d7f8c04 by `python benchmarks/feddrift_code.py CLONE --out FILE.csv`.
+`tests/algorithms/feddrift_code.csv` has the answers of the authors' class for the same clients;
+experiments/studies/feddrift_code.md says how they were made.
 """
 
 from collections.abc import Iterator
