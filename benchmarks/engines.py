@@ -52,7 +52,7 @@ Row = dict[str, Any]
 
 
 class PeerCNN(nn.Module):
-    """The CNN of `benchmarks/peers`: 5 x 5 convolutions (32 and 64 filters), 512 hidden units, 1,663,370 parameters."""
+    """The CNN of `experiments/peers`: 5 x 5 convolutions (32, 64 filters), 512 hidden units, 1,663,370 parameters."""
 
     def __init__(self) -> None:
         super().__init__()

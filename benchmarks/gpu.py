@@ -60,7 +60,7 @@ def make_row(net: str, what: str, result: float, unit: str) -> Row:
 
 
 def build_cnn() -> nn.Module:
-    """Builds the CNN of `benchmarks/peers`: two 5 x 5 convolutions, 512 hidden units, 1,663,370 parameters."""
+    """Builds the CNN of `experiments/peers`: two 5 x 5 convolutions, 512 hidden units, 1,663,370 parameters."""
     first = [nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
     second = [nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
     return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, 10))

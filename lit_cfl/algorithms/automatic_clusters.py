@@ -1,6 +1,6 @@
 """`num_clusters: auto`: decides the number of clusters from the clients' updates.
 
-The rule, its alternatives and its results are in docs/automatic_clusters.md.
+The rule is in docs/automatic_clusters.md; its alternatives and its results are in experiments/studies/.
 """
 
 import warnings

@@ -22,7 +22,7 @@ DriftMetric = Literal[ShiftMetric, "loss", "features"]
 # columns of the table
 MIGRATIONS: dict[str, tuple[str, ...]] = {"migrations": ("client", "cluster_before", "cluster_after")}
 SHIFT_SCORES = ("shift/detected", "shift/migrated")  # for `Algorithm.score_columns`
-THRESHOLDS: dict[str, float] = {"loss": 0.1, "features": 0.25}  # docs/drift.md says how they were found
+THRESHOLDS: dict[str, float] = {"loss": 0.1, "features": 0.25}  # experiments/studies/drift.md says how
 _OF_LABELS = 0.2  # threshold for labels, from the paper
 
 

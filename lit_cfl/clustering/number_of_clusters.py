@@ -1,7 +1,7 @@
 """Estimates the number of clusters among clients by prediction strength.
 
 Tibshirani, Walther. Cluster Validation by Prediction Strength. Journal of Computational and Graphical Statistics, 2005.
-docs/automatic_clusters.md says how the threshold and the points were chosen.
+experiments/studies/automatic_clusters.md says how the threshold and the points were chosen.
 """
 
 import numpy as np

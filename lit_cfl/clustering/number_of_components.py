@@ -2,7 +2,7 @@
 
 If the examples of client i come from M distributions with weights pi_i, its mean gradient is the mixture of M gradients
 with these weights. The means of all clients then lie in M - 1 dimensions around their common mean.
-docs/automatic_clusters.md says how the threshold was chosen, and where the rule fails.
+experiments/studies/automatic_clusters.md says how the threshold was chosen, and where the rule fails.
 """
 
 import torch

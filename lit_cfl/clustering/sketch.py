@@ -39,9 +39,9 @@ class CountSketch:
 def random_projection(num_columns: int, sketch_dim: int, rng: torch.Generator | int) -> Sketch:
     """Draws a count sketch: a random projection in one pass over a row, without storing a matrix.
 
-    Charikar, Chen, Farach-Colton, 2002; with buckets of equal size. `benchmarks/clustering.py` measured the error of
-    cosines at d = 1,628,170, on columns of equal and of very different scales. With 1,024 columns it is .034 near 0 and
-    .019 near .7 (root mean square; the maximum of 25,000 is .14), with 8,192 columns .010 and .006 (.04).
+    Charikar, Chen, Farach-Colton, 2002; with buckets of equal size. The error of cosines was measured at d = 1,628,170,
+    on columns of equal and of very different scales. With 1,024 columns it is .034 near 0 and .019 near .7 (root mean
+    square; the maximum of 25,000 is .14), with 8,192 columns .010 and .006 (.04).
 
     Args:
         num_columns: Number of columns d of the rows.

@@ -16,7 +16,7 @@ from lit_cfl.parameters import ParameterLayout
 from lit_cfl.scores import per_example, scores_of
 
 EVALUATION_BATCH = 1024  # fixed: sums of float32 losses must not depend on the machine; larger batches exceed caches
-# examples of a forward pass on a CPU: a CNN's activations of more examples leave the caches (benchmarks/passes.py)
+# examples of a forward pass on a CPU: a CNN's activations of more examples leave the caches
 PASS_ON_CPU = 128
 ModelName = Callable[[int], str]
 

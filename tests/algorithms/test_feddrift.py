@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmark_scripts import FOLDER, loaded
+from feddrift_line import CASES, FORMS, STEPS, draw_points, run_ours
 from quadratic import ids, rng
 from torch import Tensor
 
@@ -361,13 +361,12 @@ def test_limit_below_the_clients_that_each_start_a_model_is_refused():
 
 @pytest.mark.long
 def test_it_answers_as_the_authors_code_where_clusters_are_compared_on_present_data():
-    script = loaded("feddrift_code")
-    with (FOLDER / "results" / "feddrift_code.csv").open(newline="") as file:
+    with Path(__file__).with_name("feddrift_code.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
     compared = [row for row in table if row["data"] == "present" or row["form"] == "eager"]
-    assert len(compared) == 3 * script.CASES * script.STEPS
+    assert len(compared) == 3 * CASES * STEPS
     for row in compared:
-        mine = list(script.run_ours(script.FORMS[row["form"]], script.draw_points(int(row["case"]))))[int(row["step"])]
+        mine = list(run_ours(FORMS[row["form"]], draw_points(int(row["case"]))))[int(row["step"])]
         assert {name: row[name] for name in mine} == mine, row
     assert sum(bool(row["detected"]) for row in compared) > 10
 

@@ -1,4 +1,4 @@
-"""Runs small versions of the GPU benchmark and the scale benchmark on a CPU."""
+"""Runs a small version of the GPU benchmark on a CPU."""
 
 import json
 import os
@@ -85,19 +85,3 @@ def test_gpu_benchmark_says_what_failed_and_what_came_too_late(monkeypatch: pyte
     ]
     late = list(gpu.measure_parts(gpu.Bench("cpu", time.time()), gpu.PARTS))
     assert late == [{"part": part, "note": "no time left"} for part in gpu.PARTS]
-
-
-def test_scale_benchmark_prints_a_table_and_draws_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    out, picture = tmp_path / "scale.json", tmp_path / "scale.png"
-    sizes = ("--cohorts", "20", "--populations", "20000", "--rows_mib", "64")
-    monkeypatch.setattr(sys, "argv", ["scale.py", *sizes, "--out", str(out), "--picture", str(picture)])
-    import scale
-
-    scale.main()  # each row is measured in a separate process
-    assert [row[:2] for row in cells(capsys.readouterr().out)[2:]] == [["cohort", "20"], ["population", "20,000"]]
-    found = json.loads(out.read_text())
-    assert all(row["round s"] > 0 and row["peak MiB"] > row["above imports MiB"] > 0 for row in found)
-    assert found[0]["all models MiB"] == pytest.approx(20 * 1_628_170 * 4 / 2**20)
-    assert picture.read_bytes().startswith(b"\x89PNG")

@@ -33,7 +33,7 @@ def test_first_line_says_what_to_expect(name: str):
 
 @pytest.fixture
 def mnist_by_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writes random images of 24 writers, in place of the output of `benchmarks/mnist_writers.py`."""
+    """Writes random images of 24 writers, in place of MNIST by writer."""
     owners = np.repeat(np.arange(24), 120)
     images = np.random.default_rng(0).integers(0, 256, (len(owners), 28, 28), dtype=np.uint8)
     np.savez(tmp_path / "mnist_by_writer.npz", x=images, y=np.arange(len(owners)) % 10, client=owners)
