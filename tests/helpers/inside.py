@@ -1,0 +1,350 @@
+"""What tables of figures and pages need from inside of the package: only this file knows how figures are made.
+
+`drawn` describes a figure as matplotlib's axes have it, so that its answer does not depend on how the figure was made.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from drawing import let_runs_draw
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.collections import LineCollection, PathCollection, PolyCollection, QuadMesh
+from matplotlib.colors import ListedColormap, to_hex
+from matplotlib.figure import Figure as Drawn
+from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedFormatter, FuncFormatter
+
+from lit_cfl.compare.command import write_picture
+from lit_cfl.compare.comparison import Comparison
+from lit_cfl.compare.jobs import Job
+from lit_cfl.compare.results import Results, collect
+from lit_cfl.compare.tables import write_tables
+from lit_cfl.data import FederatedData
+from lit_cfl.experiment import Experiment
+from lit_cfl.pictures import data as data_pictures
+from lit_cfl.pictures import folder
+from lit_cfl.pictures.figure import Figure, Table, draw
+from lit_cfl.pictures.guard import DrawingGuard
+from lit_cfl.pictures.round_view import RoundView
+from lit_cfl.report.assemble import make_page
+from lit_cfl.report.blocks import Code, Page, Section, Text
+from lit_cfl.report.page import as_html
+from lit_cfl.report.run_files import read_run
+from lit_cfl.storage.digests import write_sealed
+
+Content = dict[str, Any]
+
+
+# A figure in matplotlib's terms
+
+
+def drawn(figure: Figure | Drawn) -> Content:
+    """Describes a figure: its title, the entries of the legend, and the labels and marks of each pair of axes.
+
+    Args:
+        figure: Figure of the package, or of matplotlib.
+    """
+    found = figure if isinstance(figure, Drawn) else draw(figure, titled=True)
+    legends = [*found.legends, *(own for axes in found.axes if (own := axes.get_legend()) is not None)]
+    entries = [entry for legend in legends for entry in _describe_legend(legend)]
+    axes = [_describe_axes(one, entries) for one in found.axes]
+    return {"title": found.get_suptitle(), "legend": entries, "axes": axes}
+
+
+def marks_of(found: Content, number: int = 0, kind: str = "") -> list[Content]:
+    """Lists the marks of one kind in the axes with this number; empty = of any kind."""
+    return [mark for mark in found["axes"][number]["marks"] if kind in ("", mark["kind"])]
+
+
+def _describe_legend(legend: Legend) -> list[Content]:
+    """Describes the entries of a legend as one reads them, row by row; matplotlib lists them column by column."""
+    texts = [text.get_text() for text in legend.get_texts()]
+    entries = [{"label": text} | _look(handle) for text, handle in zip(texts, legend.legend_handles, strict=True)]
+    columns = [list(places) for places in np.array_split(np.arange(len(entries)), max(1, legend._ncols))]
+    return [entries[places[k]] for k in range(len(entries)) for places in columns if k < len(places)]
+
+
+def _describe_axes(axes: Any, entries: Sequence[Content]) -> Content:
+    if axes.get_label() == "<colorbar>":
+        return {"colour bar": axes.get_ylabel(), "marks": []}
+    found: Content = {"title": axes.get_title()} if isinstance(axes, Axes) else {}  # a second axis has none
+    found |= {"x": axes.get_xlabel(), "y": axes.get_ylabel()}
+    for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
+        found |= _describe_axis(name, axis)
+    found["marks"] = [mark | _label_of(mark, entries) for mark in _list_marks(axes)]
+    if axes.child_axes:
+        found["inside"] = [_describe_axes(child, entries) for child in axes.child_axes]
+    return {key: value for key, value in found.items() if value or key == "marks"}
+
+
+def _describe_axis(name: str, axis: Axis) -> Content:
+    """Describes the scale, the names of places, and the limits of an axis if they were chosen."""
+    limits = list(map(float, axis.get_view_interval()))
+    chosen = not axis._get_autoscale_on()
+    formatter = axis.get_major_formatter()
+    places = axis.get_majorticklocs() if isinstance(formatter, FixedFormatter | FuncFormatter) else []
+    texts = formatter.format_ticks(places) if len(places) else []
+    sides = ("labelbottom", "labeltop") if name == "x" else ("labelleft", "labelright")
+    shown = any(axis.get_tick_params().get(side, side in ("labelbottom", "labelleft")) for side in sides)
+    return {
+        f"{name} scale": axis.get_scale() if "log" in axis.get_scale() else "",
+        f"{name} limits": limits if chosen else [],
+        f"{name} ticks": {f"{place:g}": text for place, text in zip(places, texts, strict=True) if text and shown},
+    }
+
+
+def _list_marks(axes: Axes) -> Iterator[Content]:
+    """Yields lines, points, bands, bars, cells and texts, each with its coordinates and its look."""
+    for line in axes.lines:
+        marker = line.get_marker() not in ("None", "", None)
+        kind = "line" if line.get_linestyle() != "None" else "points"
+        place = {"x": _numbers(line.get_xdata()), "y": _numbers(line.get_ydata())}
+        yield {"kind": kind} | place | _look(line, marker) | _own_label(line)
+    for bars in axes.containers:
+        boxes = list(bars.patches)
+        place = {"left": [box.get_x() for box in boxes], "width": sorted({round(box.get_width(), 9) for box in boxes})}
+        place |= {"base": [box.get_y() for box in boxes], "height": [box.get_height() for box in boxes]}
+        yield {"kind": "bars"} | place | (_look(boxes[0]) if boxes else {}) | _own_label(bars)
+    for group in axes.collections:
+        yield _describe_collection(group) | _own_label(group)
+    for image in axes.images:
+        yield {"kind": "cells"} | _describe_values(image, np.ma.filled(image.get_array().astype(float), np.nan))
+    for text in axes.texts:
+        yield {"kind": "text", "text": text.get_text(), "at": [float(at) for at in text.xy]}
+
+
+def _describe_collection(group: Any) -> Content:
+    if isinstance(group, QuadMesh):
+        edges = group.get_coordinates()
+        values = np.ma.filled(np.ma.asarray(group.get_array(), dtype=float), np.nan)
+        places = {"left": _numbers(edges[0, :, 0]), "rows": _numbers(edges[[0, -1], 0, 1])}
+        return {"kind": "cells"} | places | _describe_values(group, values)
+    if isinstance(group, PathCollection):
+        x, y = np.asarray(group.get_offsets()).T
+        colours = list(dict.fromkeys(map(to_hex, group.get_facecolors())))
+        return {"kind": "points", "x": _numbers(x), "y": _numbers(y), "colour": " ".join(colours)}
+    if isinstance(group, LineCollection):
+        return {"kind": "lines", "ends": [_numbers(np.ravel(line)) for line in group.get_segments()]}
+    if isinstance(group, PolyCollection):
+        corners = group.get_paths()[0].vertices
+        edges = [(x, corners[corners[:, 0] == x, 1]) for x in np.unique(corners[:, 0])]
+        place = {"x": [float(x) for x, _ in edges], "low": [float(y.min()) for _, y in edges]}
+        place |= {"high": [float(y.max()) for _, y in edges]}
+        return {"kind": "band"} | place | {"colour": to_hex(group.get_facecolor()[0])}
+    raise TypeError(f"{type(group).__name__} is a mark that nobody describes yet")
+
+
+def _describe_values(image: Any, values: np.ndarray) -> Content:
+    """Describes cells by their colours if these are names of groups, else by their numbers and the colours' range."""
+    if isinstance(image.get_cmap(), ListedColormap) and image.get_cmap().N < 256:
+        return {"cells": [" ".join(to_hex(colour) for colour in row) for row in image.to_rgba(values)]}
+    look = {"colours": image.get_cmap().name, "range": list(map(float, image.get_clim()))}
+    return look | {"cells": [_numbers(np.ravel(row)) for row in values]}
+
+
+def _look(artist: Artist, marker: bool = True) -> Content:
+    if not isinstance(artist, Line2D):
+        return {"colour": to_hex(artist.get_facecolor())}  # type: ignore[attr-defined]
+    line = "" if artist.get_linestyle() == "None" else _dashes(artist)
+    shape = artist.get_marker() if marker and artist.get_marker() != "None" else ""
+    return {"colour": to_hex(artist.get_color())} | {k: v for k, v in (("line", line), ("marker", shape)) if v}
+
+
+def _dashes(line: Line2D) -> str:
+    """Describes the dashes of a line by the lengths of strokes and gaps; a solid line has none."""
+    pattern = line._unscaled_dash_pattern[1]
+    return "solid" if pattern is None else "dashes " + "-".join(f"{length:g}" for length in pattern)
+
+
+def _own_label(artist: Any) -> Content:
+    label = str(artist.get_label())
+    return {} if label.startswith("_") or not label else {"label": label}
+
+
+def _label_of(mark: Content, entries: Sequence[Content]) -> Content:
+    """Finds the entry of the legend that looks like a mark; a mark with a label keeps it."""
+    keys = {"line": ("colour", "line"), "points": ("colour", "marker")}.get(mark["kind"], ("colour",))
+    same = [entry for entry in entries if "colour" in mark and all(entry.get(key) == mark.get(key) for key in keys)]
+    labels = list(dict.fromkeys(entry["label"] for entry in same))
+    return {"label": mark["label"]} if "label" in mark else {"label": " or ".join(labels)} if labels else {}
+
+
+def _numbers(values: Any) -> list[float]:
+    return [float(value) for value in values]
+
+
+# Pages
+
+
+def page_of(*paths: Path) -> Page:
+    return make_page(paths, ["lit-cfl", "report", *map(str, paths)])
+
+
+def shown(page: Page) -> Content:
+    """Describes what a reader of a page sees, without the tables below the figures."""
+    sections = [_describe_section(section) for section in page.sections]
+    return {"title": page.title, "lines": list(page.lines), "problems": list(page.problems), "sections": sections}
+
+
+def _describe_section(section: Section) -> Content:
+    parts = {"parts": [_describe_section(part) for part in section.parts]} if section.parts else {}
+    return {"heading": section.title, "blocks": [_describe_block(block) for block in section.blocks]} | parts
+
+
+def _describe_block(block: Any) -> Content:
+    if isinstance(block, Text):
+        return {"paragraph": block.text}
+    if isinstance(block, Code):
+        return {"code": block.title, "lines": block.text.splitlines()}
+    if isinstance(block, Table):
+        return {"table": block.title, **_cells_of(block)}
+    return {"figure": block.name, "caption": block.caption, "alternative text": block.alt, **drawn(block)}
+
+
+def _cells_of(table: Table) -> Content:
+    rows = [" | ".join("" if cell is None else str(cell) for cell in row) for row in (table.head, *table.rows)]
+    return {"rows": rows} | ({"note": table.note} if table.note else {})
+
+
+def tables_below(page: Page) -> Content:
+    """Describes the table of values below each figure of a page."""
+    return {figure.name: _cells_of(figure.values) | {"states": list(figure.frames)} for figure in page.figures}
+
+
+def table_on(page: Page, title: str) -> list[list[str]]:
+    """Returns the heads and the rows of the table with this title, as text."""
+    (found,) = [b for section in page.sections for b in section.blocks if isinstance(b, Table) and b.title == title]
+    return [["" if cell is None else str(cell) for cell in row] for row in (found.head, *found.rows)]
+
+
+def figure_on(page: Page, name: str) -> Content:
+    """Describes the figure whose name ends with these words, with its caption and its alternative text."""
+    (found,) = [figure for figure in page.figures if figure.name == name or figure.name.endswith(f"-{name}")]
+    return _describe_block(found)
+
+
+def html_of(page: Page) -> str:
+    return as_html(page).decode()
+
+
+# Pictures in folders
+
+
+@contextmanager
+def _taking(target: Any, name: str = "write_figure") -> Iterator[Content]:
+    """Collects the figures that would be written as files, by the name of the file."""
+    taken: Content = {}
+
+    def take(figure: Figure, path: Path, *_: Any, **options: Any) -> list[Path]:
+        taken[path.name] = drawn(figure)
+        return [path.with_suffix(".png")]
+
+    with patch(f"{target}.{name}", take):
+        yield taken
+
+
+def pictures_of_run(path: Path) -> Content:
+    """Describes the pictures that a run with these files draws at its end."""
+    let_runs_draw(True)
+    try:
+        with _taking("lit_cfl.pictures.folder") as taken:
+            folder.PictureFolder(path / "pictures", ["png"]).draw(_view_of(path))
+    finally:
+        let_runs_draw(False)
+    return taken
+
+
+def _view_of(path: Path) -> RoundView:
+    run = read_run(path)
+    clients = [row for row in run.table("clients") if not row.get("newcomer")]
+
+    def column(name: str, unknown: float) -> np.ndarray:
+        return np.array([unknown if row.get(name) is None else row[name] for row in clients])
+
+    def sized(file: Path) -> tuple[Path, int]:
+        return file, file.stat().st_size
+
+    return RoundView(
+        algorithm=run.algorithm,
+        score=run.score,
+        round=run.rows[-1]["round"],
+        last=True,
+        memberships=lambda: dict(run.memberships or {}),
+        cluster=column("cluster", -1).astype(int),
+        true_cluster=column("true_cluster", -1).astype(int),
+        values=column(run.score.name, np.nan).astype(float),
+        clusters=run.table("clusters"),
+        metrics=sized(path / "metrics.csv"),
+        snapshots=path / "snapshots",
+        compared=max(run.snapshots, default=None),
+        tables={name: sized(path / f"{name}.csv") for name in run.tables if name in ("layers", "migrations")},
+    )
+
+
+def picture_with_baseline(path: Path, baseline: Path) -> Content:
+    """Describes the learning curve of a run and its baseline."""
+    mine, others = (json.loads((one / "summary.json").read_text()) for one in (path, baseline))
+    with _taking("lit_cfl.pictures.folder") as taken:
+        folder.draw_both(path, baseline, mine, others, ["png"])
+    return taken
+
+
+def pictures_of_data(data: FederatedData) -> Content:
+    """Describes the pictures of federated data."""
+    kinds = (data_pictures.label_distribution, data_pictures.size_histogram, data_pictures.example_images)
+    return {kind.__name__: None if (figure := kind(data)) is None else drawn(figure) for kind in kinds}
+
+
+def pictures_of_search(path: Path) -> Content:
+    """Describes the pictures of a study with these files."""
+    from lit_cfl.report.study import _shares, read_study  # imports Optuna
+    from lit_cfl.tune.pictures import draw as draw_search
+
+    study = read_study(path)
+    (path / "pictures").mkdir(exist_ok=True)
+    with _taking("lit_cfl.pictures.files") as taken:
+        strict = DrawingGuard(passed=(Exception,))
+        draw_search(path / "pictures", study.trained, study.parameters, study.objective, _shares(study), strict)
+    return taken
+
+
+# Comparisons
+
+
+def results_of(
+    path: Path,
+    experiments: Mapping[str, Experiment],
+    seeds: Sequence[int],
+    target: float | None = None,
+    errors: Mapping[tuple[str, int], str] | None = None,
+) -> Results:
+    """Reads the results of a comparison whose runs lie in `path`, and writes its files.
+
+    Args:
+        path: Directory with a run in `<name>/seed-<seed>` for each experiment and seed.
+        experiments: Experiment of each name.
+        seeds: Seeds of the runs.
+        target: Score for which costs are counted; None = found.
+        errors: What went wrong, by name and seed.
+    """
+    failed = {Job(path, *key, 3): why for key, why in (errors or {}).items()}
+    results = collect(Comparison("x", dict(experiments), list(seeds), target), path, failed)
+    write_tables(path, results, f"x: {', '.join(experiments)}", None)
+    about = f"name: x\nalgorithms: {list(experiments)}\nseeds: {list(seeds)}\ntarget: {json.dumps(target)}\n"
+    write_sealed(path / "compare.yaml", about)
+    return results
+
+
+def picture_of_comparison(path: Path, results: Results) -> Content:
+    """Describes the picture of a comparison."""
+    with _taking("lit_cfl.pictures.files") as taken:
+        write_picture(path, results, ["png"])
+    return taken
