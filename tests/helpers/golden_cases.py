@@ -79,7 +79,19 @@ def finish(path: Path, rows: Sequence[Mapping[str, Any]], **summary: Any) -> Pat
     best = max((row["test/weighted_accuracy"] for row in rows if row.get("test/weighted_accuracy")), default=None)
     about = {"algorithm": "CFL", "seed": 0, "stopped": None, "test/max_weighted_accuracy": best}
     (path / "summary.json").write_text(json.dumps({**rows[-1], **about, **summary}))
-    files = [str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()]
+    return seal(path)
+
+
+def change_summary(path: Path, **changes: Any) -> Path:
+    """Changes entries of the summary of a run, as if it had ended so."""
+    file = path / "summary.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    return seal(path)
+
+
+def seal(path: Path) -> Path:
+    """Writes the digests of a run's files."""
+    files = [str(file.relative_to(path)) for file in path.rglob("*") if file.is_file() and file.name != "SHA256SUMS"]
     write_sums(path, files, RUN_ID)
     return path
 
@@ -172,8 +184,10 @@ NOTICED = [  # round, client, cluster before, cluster after, detected
 def drifting_run(path: Path) -> Path:
     """Writes a run of twelve rounds with shifts, detections, and changes of clusters without one."""
     numbers = range(1, 13)
-    rows = [_usual_row(1 + number % 4) | {"round": number, "traffic/mib": 1.5 * number} for number in numbers]
-    made_run(path, rows, snapshots=0, over=False, rounds=12)
+    more = [{"round": k, "traffic/mib": 1.5 * k, "local/examples": 310 * k} for k in numbers]
+    rows = [_usual_row(1 + number % 4) | own for number, own in zip(numbers, more, strict=True)]
+    drift = {"class_path": "lit_cfl.algorithms.FedDrift", "init_args": {}}
+    made_run(path, rows, snapshots=0, over=False, rounds=12, algorithm=drift)
     (path / "clusters.csv").unlink()
     write_table(path / "shift.csv", ("round", "client"), _rows(("round", "client"), SHIFTED))
     columns = ("round", "client", "cluster_before", "cluster_after", "detected")

@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,9 +32,14 @@ from lit_cfl.data import FederatedData
 from lit_cfl.experiment import Experiment
 from lit_cfl.pictures import data as data_pictures
 from lit_cfl.pictures import folder
+from lit_cfl.pictures.colours import match_colours
 from lit_cfl.pictures.figure import Figure, Table, draw
+from lit_cfl.pictures.files import write_figure
 from lit_cfl.pictures.guard import DrawingGuard
+from lit_cfl.pictures.panels import Curve, Panel, Style
 from lit_cfl.pictures.round_view import RoundView
+from lit_cfl.pictures.sample import sample
+from lit_cfl.pictures.svg import as_svg
 from lit_cfl.report.assemble import make_page
 from lit_cfl.report.blocks import Code, Page, Section, Text
 from lit_cfl.report.page import as_html
@@ -348,3 +354,41 @@ def picture_of_comparison(path: Path, results: Results) -> Content:
     with _taking("lit_cfl.pictures.files") as taken:
         write_picture(path, results, ["png"])
     return taken
+
+
+# Rules by themselves
+
+
+def colours_of(found: Sequence[Sequence[int]] | Sequence[int], true: Sequence[int]) -> dict[int, int]:
+    """Returns the colour number of each found cluster, next to which the true cluster of this number is drawn."""
+    return match_colours(np.array(found), np.array(true))
+
+
+def sampled(clusters: np.ndarray) -> np.ndarray:
+    """Returns the clients that a figure shows if there are too many."""
+    return sample(clusters)
+
+
+def notes_on_marks(name: str, x: Sequence[float], y: Sequence[float]) -> list[str]:
+    """Returns what a page says about the marks of a line when a reader points at them."""
+    curve = Curve(name, list(x), list(y))
+    svg = as_svg(Figure("x", "x", [[Panel("", "round", "score", [curve])]], "", "", {name: Style("#112233", "--")}))
+    return re.findall('data-note="([^"]*)"', svg)
+
+
+def pdf_of(path: Path) -> bytes:
+    """Returns the bytes of a figure as a PDF."""
+    figure = Figure("x", "x", [[Panel("", "round", "score", [Curve("a", [1, 2], [3, 4])])]], "", "", {"a": Style("k")})
+    (file,) = write_figure(figure, path / "x", ["pdf"])
+    return file.read_bytes()
+
+
+def importance_with(trials: int) -> dict[str, float]:
+    """Returns the importance of a parameter, the value of which is the score, after this many finished trials."""
+    from lit_cfl.tune.objective import Objective
+    from lit_cfl.tune.pictures import importance
+    from lit_cfl.tune.space_file import parse_space
+
+    usual = {"status": "finished", "origin": "search", "repeats": "", "error": None, "traffic/mib": 1.0}
+    rows = [usual | {"trial_id": str(k), "val/weighted_accuracy": k / 50, "x": k / 50} for k in range(trials)]
+    return importance(rows, parse_space({"x": {"uniform": [0.0, 1.0]}}), Objective())
