@@ -5,13 +5,17 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import torch
 from drawing import let_runs_draw
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -22,14 +26,19 @@ from matplotlib.figure import Figure as Drawn
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FuncFormatter
+from rich.console import Console
+from studies import STUDY
 
+from lit_cfl.algorithms.base import Assignment
 from lit_cfl.compare.command import write_picture
 from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.jobs import Job
 from lit_cfl.compare.results import Results, collect
-from lit_cfl.compare.tables import write_tables
+from lit_cfl.compare.tables import show_table, write_tables
 from lit_cfl.data import FederatedData
+from lit_cfl.evaluation import SplitScores
 from lit_cfl.experiment import Experiment
+from lit_cfl.metric_names import Row
 from lit_cfl.pictures import data as data_pictures
 from lit_cfl.pictures import folder
 from lit_cfl.pictures.colours import match_colours
@@ -40,10 +49,15 @@ from lit_cfl.pictures.panels import Curve, Panel, Style
 from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.pictures.sample import sample
 from lit_cfl.pictures.svg import as_svg
+from lit_cfl.progress import summary_table, tables
+from lit_cfl.progress.live import LogDisplay
 from lit_cfl.report.assemble import make_page
 from lit_cfl.report.blocks import Code, Page, Section, Text
 from lit_cfl.report.page import as_html
 from lit_cfl.report.run_files import read_run
+from lit_cfl.runs.load_run import PlacedNewcomers
+from lit_cfl.runs.run import FinishedRun
+from lit_cfl.scores import CLASSIFIER
 from lit_cfl.storage.digests import write_sealed
 
 Content = dict[str, Any]
@@ -392,3 +406,83 @@ def importance_with(trials: int) -> dict[str, float]:
     usual = {"status": "finished", "origin": "search", "repeats": "", "error": None, "traffic/mib": 1.0}
     rows = [usual | {"trial_id": str(k), "val/weighted_accuracy": k / 50, "x": k / 50} for k in range(trials)]
     return importance(rows, parse_space({"x": {"uniform": [0.0, 1.0]}}), Objective())
+
+
+# What a terminal shows
+
+
+def _printed(show: Callable[[Console], object]) -> str:
+    show(Console(file=(out := StringIO()), width=200))
+    return out.getvalue()
+
+
+def end_of_run(finished: FinishedRun) -> str:
+    """Returns the table, the notes and the advice at the end of a run."""
+    return _printed(lambda console: summary_table.closing_table(console, finished))
+
+
+def finished_run(
+    path: Path, summary: Row, baseline: FinishedRun | None = None, seeds: Sequence[FinishedRun] = ()
+) -> FinishedRun:
+    return FinishedRun(path, summary, baseline, seeds)
+
+
+def lines_of_rounds(rows: Sequence[Row], seconds: Sequence[float], rounds: int) -> str:
+    """Returns the lines of a run, the rounds of which end at these times, when its output is not a terminal."""
+    now = [0.0]
+
+    def show(console: Console) -> None:
+        display = LogDisplay(console, clock=lambda: now[0])
+        display.started("CFL", 0, rounds)
+        for row, now[0] in zip(rows, seconds, strict=True):
+            display.row("CFL", row)
+        display.ended("CFL")
+
+    return _printed(show)
+
+
+def scores_of_splits(splits: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
+    """Returns the table of scores; each split has the right answers, the examples and the losses of its clients."""
+    found = {}
+    for name, own in splits.items():
+        sums, weights, loss = (torch.tensor([own[key]], dtype=torch.float64) for key in ("right", "count", "loss"))
+        found[name] = SplitScores(CLASSIFIER, torch.tensor(own["count"]), loss[0], sums, weights)
+    return _printed(lambda console: tables.score_table(console, found))
+
+
+def table_of_newcomers(clusters: Sequence[int], new: Sequence[bool], closeness: Sequence[Sequence[float]]) -> str:
+    """Returns the table of newcomers: the cluster of each, and its closeness to each cluster of the run."""
+    models = torch.zeros(max(clusters) + 1, 1)
+    placed = PlacedNewcomers(
+        Assignment(models, torch.tensor(clusters)), torch.tensor(new), torch.tensor(closeness), None, None
+    )
+    return _printed(lambda console: tables.assignment_table(console, Path("run"), placed, "cosine"))
+
+
+def end_of_comparison(results: Results) -> str:
+    return _printed(lambda console: show_table(console, results))
+
+
+def end_of_search(path: Path) -> str:
+    """Writes the files of a study whose trials lie in `path`, and returns what its end prints."""
+    from lit_cfl.tune.command import closing_table
+    from lit_cfl.tune.objective import Objective
+    from lit_cfl.tune.repeats import _summarise
+    from lit_cfl.tune.study import Study
+    from lit_cfl.tune.study_result import StudyFiles
+    from lit_cfl.tune.trial import TrialJob
+    from lit_cfl.tune.trials import Trials
+
+    study = Study(**(STUDY | {"limits": {}, "seeds": [0, 3], "num_repeats": 2}))
+    job = TrialJob(study, Objective(), path / "trials")
+    trials = Trials(job.folder, [], None, 99, study_id="89abcdef")
+    trials.load()
+    prepared: Any = SimpleNamespace(job=job, first=[SimpleNamespace(inside=True)])
+    with _taking("lit_cfl.pictures.files"):
+        result = StudyFiles(prepared, trials, path).write()
+    assert result.best is not None
+    names = {"best": str(result.best["trial_id"]), "default": "default"}
+    summaries = json.loads((path / "repeats" / "repeats.json").read_text())
+    done = {names[name]: {int(seed): one for seed, one in own.items()} for name, own in summaries.items()}
+    result = replace(result, repeated=_summarise(job, result.best, path, done, ["best, seed 9: gone"]))
+    return _printed(lambda console: closing_table(console, study, result))
