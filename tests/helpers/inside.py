@@ -35,6 +35,7 @@ from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.jobs import Job
 from lit_cfl.compare.results import Results, collect
 from lit_cfl.compare.tables import show_table, write_tables
+from lit_cfl.config.parser import parse_run
 from lit_cfl.data import FederatedData
 from lit_cfl.evaluation import SplitScores
 from lit_cfl.experiment import Experiment
@@ -49,7 +50,7 @@ from lit_cfl.pictures.panels import Curve, Panel, Style
 from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.pictures.sample import sample
 from lit_cfl.pictures.svg import as_svg
-from lit_cfl.progress import summary_table, tables
+from lit_cfl.progress import dry_run, summary_table, tables
 from lit_cfl.progress.live import LogDisplay
 from lit_cfl.report.assemble import make_page
 from lit_cfl.report.blocks import Code, Page, Section, Text
@@ -390,6 +391,13 @@ def notes_on_marks(name: str, x: Sequence[float], y: Sequence[float]) -> list[st
     return re.findall('data-note="([^"]*)"', svg)
 
 
+def groups_on_page(name: str) -> list[str]:
+    """Returns the tags of a page that belong to the name of a line with a band: the script hides and shows them."""
+    panel = Panel("", "round", "score", [Curve(name, [1, 2], [0.5, 0.25], [0.25, 0.125], [0.75, 0.5])])
+    svg = as_svg(Figure("x", "x", [[panel]], "", "", {name: Style("#112233", "--")}))
+    return re.findall(f'<g [^>]*data-name="{name}"[^>]*>', svg)
+
+
 def pdf_of(path: Path) -> bytes:
     """Returns the bytes of a figure as a PDF."""
     figure = Figure("x", "x", [[Panel("", "round", "score", [Curve("a", [1, 2], [3, 4])])]], "", "", {"a": Style("k")})
@@ -439,6 +447,18 @@ def lines_of_rounds(rows: Sequence[Row], seconds: Sequence[float], rounds: int) 
         display.ended("CFL")
 
     return _printed(show)
+
+
+def estimated_cost(wall: float, own: float) -> tuple[int, float]:
+    """Returns the steps of a first round and their estimated seconds; a step takes so long by clock and by thread."""
+    words = ("--data.num_clients", "8", "--cohort_size", "3", "--local.epochs", "2", "--plan.threads", "1")
+    prepared = parse_run(["--config", "quickstart", *words]).experiment.prepare(0)
+
+    def measure(prepared: Any, cohort: Any, steps: torch.Tensor) -> tuple[float, float]:
+        return wall * int(steps.sum()), own * int(steps.sum())
+
+    with patch("lit_cfl.progress.dry_run._seconds", measure):
+        return dry_run.time_cohort(prepared)
 
 
 def scores_of_splits(splits: Mapping[str, Mapping[str, Sequence[float]]]) -> str:

@@ -33,10 +33,11 @@ TINY = (
     "--rounds",
     "3",
 )
+COMPARED = ("--algorithms", "FedAvg", "mine=IFCA", "--mine.weights", "examples")
 COMMANDS = {
     "run": ("run", *TINY, "--algorithm.pretrain_scale", "2", "--run_dir", "here"),
     "dry_run": ("run", *TINY, "--dry-run"),
-    "dry_run_of_comparison": ("compare", *TINY, "--algorithms", "[FedAvg,IFCA]", "--num_cpus", "1", "--dry-run"),
+    "dry_run_of_comparison": ("compare", *TINY, *COMPARED, "--num_cpus", "1", "--dry-run"),
 }
 
 
