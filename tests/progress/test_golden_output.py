@@ -33,7 +33,16 @@ TINY = (
     "--rounds",
     "3",
 )
-COMPARED = ("--algorithms", "FedAvg", "mine=IFCA", "--mine.weights", "examples")
+COMPARED = (
+    "--algorithms",
+    "FedAvg",
+    "mine=IFCA",
+    "Ditto",
+    "--mine.weights",
+    "examples",
+    "--Ditto.personal.length",
+    "3",
+)
 COMMANDS = {
     "run": ("run", *TINY, "--algorithm.pretrain_scale", "2", "--run_dir", "here"),
     "dry_run": ("run", *TINY, "--dry-run"),

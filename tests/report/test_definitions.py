@@ -555,6 +555,16 @@ def test_a_slice_places_each_trial_by_its_own_value(study: Path):
     assert points(figure, 1)["finished"] == [(2, 0.5), (2, 0.75), (2, 0.625), (2, 0.5625), (3, 0.625)]
 
 
+def test_a_slice_has_the_trials_that_have_its_parameter(tmp_path: Path):
+    Study(**(STUDY | {"limits": {}})).write(tmp_path / "study.yaml", "89abcdef")
+    values = [{cases.CLUSTERS_OF: 2}, {ETA: 0.25}, {ETA: 0.125}, {cases.CLUSTERS_OF: 3}, {ETA: 0.0625}]
+    for number, own in enumerate(values):
+        trial(tmp_path, number, "finished", own, score=0.125 * (5 - number), mib=1.0, rounds=4, seconds=1.0)
+    figure = inside.pictures_of_search(tmp_path)["slices"]
+    assert points(figure)["finished"] == [(0.25, 0.5), (0.125, 0.375), (0.0625, 0.125)]
+    assert points(figure, 1)["finished"] == [(2, 0.625), (3, 0.25)]
+
+
 def test_a_trial_that_repeats_a_setting_is_not_counted_among_the_finished_ones(study: Path):
     page = inside.page_of(study)
     assert page.lines[0].startswith(f"7 trials, 5 of them finished. The best, 0002, has {METRIC} 0.7500: ")
