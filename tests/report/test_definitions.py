@@ -306,16 +306,24 @@ def test_similarity_is_that_of_pairs_in_found_clusters_of_the_last_snapshot_with
     order = [4, 1, 2, 0, 5, 3]
     expected = [[1 if a == b else COSINES[min(a, b), max(a, b)] for b in order] for a in order]
     assert cells["cells"] == expected
-    # colours leave out the rarest hundredth at each end of the values of both rounds, in which each pair is twice
-    values = sorted([half * cosine for half in (0.5, 1.0) for cosine in COSINES.values()] * 2)  # 60: places 0 to 59
-    low, high = values[0] + 0.59 * (values[1] - values[0]), values[58] + 0.41 * (values[59] - values[58])
-    assert cells["range"] == pytest.approx([low, high])
     first, second, third = (row.split(" | ") for row in inside.tables_below(compared)["cfl-similarity"]["rows"][1:])
     # (4, 2), (4, 0), (4, 5), (1, 2), (1, 0), (1, 5); then (2, 0), (2, 5), (0, 5)
     across = (-0.0625 - 0.75 - 0.625 + 0.0625 - 0.25 - 0.125) / 6
     assert first[1:] == ["0.875", f"{across:.3f}", f"{(0.3125 + 0.375) / 2:.3f}"]
     assert second[1:] == [f"{across:.3f}", "0.500", f"{(-0.5 + 0.125 - 0.375) / 3:.3f}"]
     assert third[1:3] == [f"{(0.3125 + 0.375) / 2:.3f}", f"{(-0.5 + 0.125 - 0.375) / 3:.3f}"]
+
+
+def test_colours_of_a_matrix_leave_out_the_rarest_hundredth_at_each_end(tmp_path: Path):
+    run, upper = one_run(tmp_path), np.zeros((12, 12), dtype=np.float16)
+    upper[np.triu_indices(12, 1)] = np.arange(66) / 128 - 0.25  # 66 pairs, each twice: places 0 to 131
+    matrix = upper + upper.T + np.eye(12, dtype=np.float16)
+    known = {"clients": np.arange(12), "compared": np.array(12), "true_cluster": np.arange(12) % 3}
+    arrays = {"similarity": matrix, "projection": np.zeros((12, 2), np.float16), "cluster": np.arange(12) % 2}
+    np.savez(run / "snapshots" / "4.npz", **known, **arrays)
+    (cells,) = inside.marks_of(inside.figure_on(inside.page_of(run), "similarity"), kind="cells")
+    # places 1.31 and 129.69: 0.31 of the way from the lowest value to the next one, and the same from above
+    assert cells["range"] == pytest.approx([-0.25 + 0.31 / 128, -0.25 + 64.69 / 128], abs=1e-6)
 
 
 def test_a_map_places_the_clients_of_the_last_snapshot_under_their_own_numbers(compared: Any):
@@ -586,6 +594,19 @@ def test_the_gain_on_new_seeds_is_that_on_test_data_seed_by_seed(study: Path):
     half = f"{T1 * 0.125:.4f}"  # gains of 0.125 and 0.375: half of their distance times t
     assert table["note"].endswith(f"seed by seed: 0.2500 ± {half}.")
     assert table["rows"][1].startswith("best | 2 | 0.7812 ± 0.3971 | 0.7500 ± ")
+
+
+def test_a_smaller_error_on_new_seeds_is_a_gain(study: Path):
+    (study / "trials" / "0000" / "summary.json").write_text(json.dumps({"test/min_weighted_mae": 0.5}))
+    found = {"best": (1.0, 1.5), "default": (3.0, 4.0)}
+    summaries = {
+        name: {str(seed): {"val/weighted_mae": value, "test/weighted_mae": value} for seed, value in enumerate(own)}
+        for name, own in found.items()
+    }
+    (study / "repeats").mkdir()
+    (study / "repeats" / "repeats.json").write_text(json.dumps(summaries))
+    (table,) = [b for b in inside.shown(inside.page_of(study))["sections"][0]["blocks"] if "table" in b]
+    assert table["note"].endswith(f"seed by seed: 2.2500 ± {T1 * 0.25:.4f}.")  # 2 and 2.5
 
 
 # The terminal
