@@ -222,6 +222,9 @@ def test_memberships_are_drawn_from_their_round_on_and_count_clients_that_moved_
     figure = inside.figure_on(page, "memberships")
     (cells,) = inside.marks_of(figure, kind="cells")
     assert cells["left"] == [0.5, 2.5, 6.5, 7.5]  # to scale: rounds 1, 3, 7, and half a round more
+    (side,) = (mark["cells"] for axes in figure["axes"][0]["inside"] for mark in axes["marks"])
+    grey, zero, _, one, _, two = side  # true clusters of clients 5, 1, 0, 2, 3, 4, of which the first is unknown
+    assert (side, len({grey, zero, one, two})) == ([grey, zero, zero, one, one, two], 4)
     # client 1 moved twice; client 5 lost its cluster, which no client has at the end
     assert "6 clients in 2 clusters at the end; 2 clients changed" in figure["alternative text"]
     below = inside.tables_below(page)["cfl-memberships"]["rows"]
@@ -446,6 +449,13 @@ def test_the_target_of_an_error_is_the_highest_at_the_end_rounded_up(tmp_path: P
     average, ifca = inside.results_of(path, compared, [0, 1, 2]).rows
     assert (average["target"], ifca["target"]) == (0.938, 0.938)  # of 0.9375, which 0.937 would not let it reach
     assert (average["rounds_to_target"], ifca["reached"]) == (1, 3)
+
+
+def test_the_target_of_an_accuracy_is_the_lowest_at_the_end_rounded_down(tmp_path: Path):
+    path = cases.compared_runs(tmp_path)
+    cases.change_summary(path / "IFCA" / "seed-1", **{SCORE: 0.3759})
+    rows = inside.results_of(path, cases.compared_experiments(), [0, 1, 2]).rows
+    assert [row["target"] for row in rows] == [0.375] * 3
 
 
 def test_only_rounds_in_which_all_clients_are_scored_reach_a_target_and_all_of_those_do(tmp_path: Path):
