@@ -176,7 +176,11 @@ def _look(artist: Artist, marker: bool = True) -> Content:
         return {"colour": to_hex(artist.get_facecolor())}  # type: ignore[attr-defined]
     line = "" if artist.get_linestyle() == "None" else _dashes(artist)
     shape = artist.get_marker() if marker and artist.get_marker() != "None" else ""
-    return {"colour": to_hex(artist.get_color())} | {k: v for k, v in (("line", line), ("marker", shape)) if v}
+    colour = to_hex(artist.get_color())
+    parts = {to_hex(one) for one in (artist.get_markerfacecolor(), artist.get_markeredgecolor())} if shape else set()
+    others = " ".join(sorted(parts - {colour}))  # colours of a marker that are not those of its line
+    more = (("line", line), ("marker", shape), ("colours of the marker", others))
+    return {"colour": colour} | {key: value for key, value in more if value}
 
 
 def _dashes(line: Line2D) -> str:

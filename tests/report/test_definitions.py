@@ -584,6 +584,17 @@ def test_a_slice_has_the_trials_that_have_its_parameter(tmp_path: Path):
     assert points(figure, 1)["finished"] == [(2, 0.625), (3, 0.25)]
 
 
+def test_a_slice_over_decades_is_logarithmic_and_words_are_in_their_order(tmp_path: Path):
+    Study(**(STUDY | {"limits": {}})).write(tmp_path / "study.yaml", "89abcdef")
+    for number, (eta, word) in enumerate([(0.25, "b"), (0.001, "c"), (0.02, "a")]):
+        values = {ETA: eta, cases.CLUSTERS_OF: word}
+        trial(tmp_path, number, "finished", values, score=0.125 * (5 - number), mib=1.0, rounds=4, seconds=1.0)
+    figure = inside.pictures_of_search(tmp_path)["slices"]
+    assert [axes.get("x scale") for axes in figure["axes"]] == ["log", None]
+    assert figure["axes"][1]["x ticks"] == {"0": "a", "1": "b", "2": "c"}
+    assert points(figure, 1)["finished"] == [(1, 0.625), (2, 0.5), (0, 0.375)]
+
+
 def test_a_trial_that_repeats_a_setting_is_not_counted_among_the_finished_ones(study: Path):
     page = inside.page_of(study)
     assert page.lines[0].startswith(f"7 trials, 5 of them finished. The best, 0002, has {METRIC} 0.7500: ")
