@@ -1,0 +1,81 @@
+"""Compares what is shown with a recorded text; `UPDATE=1` records it again.
+
+A changed number shows up in the diff of a file in a folder `golden`, where a reviewer reads it. Rules that were once
+wrong are worked out by hand in `tests/report/test_definitions.py`, since a careless `UPDATE=1` accepts anything.
+"""
+
+import json
+import os
+import re
+from difflib import unified_diff
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_WIDTH = 150
+_MOST_LINES = 60  # maximum number of lines of a difference
+
+
+def check_golden(file: Path, found: object, *folders: Path) -> None:
+    """Checks that something shown equals its recorded text, or records it if the variable `UPDATE` is set.
+
+    Args:
+        file: Recorded text; with the ending `.json` the text is that of `plain`.
+        found: Text, or a structure of lists, dictionaries and numbers.
+        folders: Temporary folders; the text has `TMP` instead.
+    """
+    text = found if isinstance(found, str) else in_lines(plain(found)) + "\n"
+    for folder in sorted(map(str, folders), key=len, reverse=True):
+        text = text.replace(folder, "TMP")
+    if "UPDATE" in os.environ:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, "utf-8")
+    recorded = file.read_text("utf-8") if file.exists() else ""
+    lines = list(unified_diff(recorded.splitlines(), text.splitlines(), "recorded", "found", n=2, lineterm=""))
+    test = os.environ.get("PYTEST_CURRENT_TEST", "tests").partition("::")[0]
+    advice = f"{file.name} differs; if the new text is right, `UPDATE=1 pytest {test}` records it, and git shows it"
+    assert text == recorded, "\n".join([advice, *lines[:_MOST_LINES]])
+
+
+def plain(found: Any) -> Any:
+    """Converts a structure into what JSON holds: numbers have six digits, and a list of numbers is one line."""
+    if isinstance(found, dict):
+        return {str(key): plain(value) for key, value in found.items()}
+    if isinstance(found, np.ndarray):
+        return plain(found.tolist())
+    if isinstance(found, list | tuple):
+        return " ".join(map(digits, found)) if found and all(map(_is_number, found)) else [plain(one) for one in found]
+    return digits(found) if isinstance(found, float) else found
+
+
+def in_lines(found: Any, indent: str = "") -> str:
+    """Formats what JSON holds; what fits a line is not broken."""
+    text = json.dumps(found, ensure_ascii=False)
+    if len(indent) + len(text) <= _WIDTH or not found or not isinstance(found, dict | list):
+        return text
+    deeper = indent + " "
+    names = (
+        [f"{json.dumps(key, ensure_ascii=False)}: " for key in found] if isinstance(found, dict) else [""] * len(found)
+    )
+    parts = found.values() if isinstance(found, dict) else found
+    lines = [f"{deeper}{name}{in_lines(part, deeper)}" for name, part in zip(names, parts, strict=True)]
+    first, last = "{}" if isinstance(found, dict) else "[]"
+    return ",\n".join([f"{first}\n{lines[0]}", *lines[1:]]) + f"\n{indent}{last}"
+
+
+def digits(value: Any) -> str:
+    """Formats a number with six significant digits; without a minus sign if that makes it zero."""
+    return f"{round(float(value), 9) + 0.0:.6g}"
+
+
+def without_times(text: str) -> str:
+    """Replaces what differs from run to run: seconds, and columns of blanks, whose widths follow from them."""
+    text = re.sub(r"\d+(\.\d+)?(e-\d+)? s\b", "TIME s", text)
+    text = re.sub(r"[ \t]{3,}", "  ", text)
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -1,0 +1,340 @@
+"""Writes the directories that golden files show: numbers differ, sizes are unequal, and orders are cycles.
+
+Found cluster 0 is true cluster 1, 1 is 2, and 2 is 0, but for client 3. Nothing is trained: each number is exact.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from digits_experiment import digits
+from made_runs import RUN_ID, config, made_run, metric_row, write_table
+from studies import STUDY
+
+from lit_cfl.algorithms import IFCA, FedAvg, Oracle
+from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.experiment import Experiment
+from lit_cfl.metric_names import CLIENTS, CLUSTERS, METRICS
+from lit_cfl.runs.client_rounds import part_name, write_part
+from lit_cfl.storage.config_file import write_config
+from lit_cfl.storage.digests import write_sums
+from lit_cfl.tune.record import TrialRecord, write_record
+from lit_cfl.tune.study import Study
+
+TRUE = np.array([0, 0, 0, 1, 1, 1, 1, 2, 2])
+FOUND = {  # clusters of the clients by round
+    1: [0, 0, 0, 0, 0, 0, 0, 0, 0],
+    3: [2, 2, 2, 2, 0, 0, 0, 0, 0],
+    4: [2, 2, 2, 2, 0, 0, 0, 1, 1],
+}
+SPLITS = [  # round, cluster, parent, size
+    *(
+        (1, 0, None, 9),
+        (2, 0, 0, 6),
+        (2, 2, 0, 3),
+        (3, 0, 0, 5),
+        (3, 2, 0, 4),
+        (4, 0, 0, 3),
+        (4, 1, 0, 2),
+        (4, 2, 0, 4),
+    ),
+]
+ACCURACIES = {  # test, validation, worst tenth by round
+    **{1: (0.25, 0.375, 0.0625), 2: (0.5, 0.4375, 0.125), 3: (0.46875, 0.5, 0.1875), 4: (0.75, 0.625, 0.3125)},
+}
+OF_CLIENTS = (0.15, 0.35, 0.35, 0.625, 0.75, 0.8125, 0.95, 0.45, None)  # score of each client
+LAYERS = ("round", "cluster", "layer", "silhouette", "gap", "chosen")
+COMPARED = [  # one row per layer
+    *((2, 0, "conv", 0.25, 0.5, 0), (2, 0, "fc", 0.75, -0.125, 1), (2, 0, "1.10", 0.375, 0.0625, 0)),
+    *((4, 2, "conv", 0.5, 0.1875, 1), (4, 2, "fc", 0.4375, 0.25, 1), (4, 2, "1.10", None, 0.3125, 0)),
+]
+
+
+def usual_rows(numbers: Sequence[int]) -> list[dict[str, Any]]:
+    """Makes rows of `metrics.csv` in which all numbers differ."""
+    return [_usual_row(number) for number in numbers]
+
+
+def _usual_row(number: int) -> dict[str, Any]:
+    test, validation, worst = ACCURACIES[number]
+    row = {"test/weighted_accuracy": test, "val/weighted_accuracy": validation, "test/worst10_accuracy": worst}
+    row |= {"test/mean_accuracy": test - 0.03125, "test/loss": 3.5 - 0.75 * number, "train/loss": 2.25 / number}
+    row |= {"train/discrepancy": 0.125 * number**2, "clusters/count": (1, 2, 2, 3)[number - 1]}
+    row |= {
+        "clusters/ari": (0.0, 0.25, 0.4375, 0.6875)[number - 1],
+        "clusters/churn": (None, 0.5, 0.125, 0.25)[number - 1],
+    }
+    row |= {"clusters/ami": 0.1875 * number, "clusters/assigned": 9, "clusters/unobserved": 0, "clients/evaluated": 9}
+    row |= {"traffic/mib": (1.5, 3.25, 4.0, 6.5)[number - 1], "traffic/round_mib": (1.5, 1.75, 0.75, 2.5)[number - 1]}
+    row |= {"local/steps": 40 * number**2, "local/examples": 310 * number, "local/scored_examples": 70 * number}
+    row |= {"time/elapsed_seconds": 3.25 * number**2, "time/training_seconds": 1.25, "clusters/silhouette": 0.5625}
+    return metric_row(number, **row)
+
+
+def finish(path: Path, rows: Sequence[Mapping[str, Any]], **summary: Any) -> Path:
+    """Ends a run: writes its summary and the digests of its files."""
+    best = max((row["test/weighted_accuracy"] for row in rows if row.get("test/weighted_accuracy")), default=None)
+    about = {"algorithm": "CFL", "seed": 0, "stopped": None, "test/max_weighted_accuracy": best}
+    (path / "summary.json").write_text(json.dumps({**rows[-1], **about, **summary}))
+    return seal(path)
+
+
+def change_summary(path: Path, **changes: Any) -> Path:
+    """Changes entries of the summary of a run, as if it had ended so."""
+    file = path / "summary.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    return seal(path)
+
+
+def seal(path: Path) -> Path:
+    """Writes the digests of a run's files."""
+    files = [str(file.relative_to(path)) for file in path.rglob("*") if file.is_file() and file.name != "SHA256SUMS"]
+    write_sums(path, files, RUN_ID)
+    return path
+
+
+def write_clusters(path: Path, until: int = 4) -> None:
+    columns = ("round", "cluster", "parent", "size")
+    write_table(path / "clusters.csv", CLUSTERS, _rows(columns, [row for row in SPLITS if row[0] <= until]))
+
+
+def write_memberships(path: Path) -> None:
+    arrays = {"rounds": np.array(list(FOUND)), "cluster": np.array(list(FOUND.values())), "true_cluster": TRUE}
+    np.savez(path / "memberships.npz", **arrays)
+
+
+def write_clients(path: Path, names: Sequence[str] = (), newcomers: int = 0) -> None:
+    """Writes the table of clients, the last ones of which are newcomers."""
+    rows = [
+        {"client": k, "cluster": found, "true_cluster": int(TRUE[k]), "n_train": 20 + 3 * k, "n_test": 3 + k}
+        | {"accuracy": OF_CLIENTS[k], "newcomer": int(k >= len(TRUE) - newcomers)}
+        | ({"name": names[k]} if names else {})
+        for k, found in enumerate(FOUND[4])
+    ]
+    write_table(path / "clients.csv", (*CLIENTS, *(["name"] if names else [])), rows)
+
+
+def write_snapshots(path: Path, rounds: Sequence[int] = (2, 4)) -> None:
+    """Writes the similarity of clients 8, 0, 5, 3, 6 and 2, in this order, which is none of their clusters."""
+    clients = np.array([8, 0, 5, 3, 6, 2])
+    for number in rounds:
+        angles = np.array([2.0, 0.25, 1.25, 0.5, 1.0, -0.125]) * (0.5 if number == 2 else 1.0)
+        alike = np.round(np.cos(angles[:, None] - angles), 3)
+        arrays = {"similarity": alike, "projection": np.stack([angles, np.round(angles**2 - 1, 3)], axis=1)}
+        halves = {key: values.astype(np.float16) for key, values in arrays.items()}
+        found = {"cluster": np.array(FOUND[3 if number == 2 else 4])[clients], "true_cluster": TRUE[clients]}
+        np.savez(path / "snapshots" / f"{number}.npz", clients=clients, compared=np.array(9), **halves, **found)
+
+
+def _rows(columns: Sequence[str], values: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(columns, row, strict=True)) for row in values]
+
+
+def started_run(path: Path, numbers: Sequence[int] = (1, 2, 3, 4), **changes: Any) -> tuple[Path, list[dict[str, Any]]]:
+    """Writes a run without an end; returns its path and its rows of metrics."""
+    rows = usual_rows(numbers)
+    made_run(path, rows, snapshots=0, over=False, **changes)
+    write_clusters(path, max(numbers))
+    return path, rows
+
+
+# One directory per case
+
+
+def finished_run(path: Path) -> Path:
+    """Writes a run of CFL with splits, memberships, snapshots and scores of the clients."""
+    path, rows = started_run(path)
+    write_memberships(path)
+    write_snapshots(path)
+    write_clients(path)
+    return finish(path, rows)
+
+
+def run_of_layers(path: Path) -> Path:
+    """Writes a run of LayerCFL without known true clusters, which stopped early."""
+    path, rows = started_run(path, algorithm={"class_path": "lit_cfl.algorithms.LayerCFL", "init_args": {}}, rounds=9)
+    write_table(path / "layers.csv", LAYERS, _rows(LAYERS, COMPARED))
+    rows[-1] |= {"clusters/ari": None}
+    write_table(path / "metrics.csv", METRICS, rows)
+    arrays = {"rounds": np.array(list(FOUND)), "cluster": np.array(list(FOUND.values()))}
+    np.savez(path / "memberships.npz", **arrays, true_cluster=np.full(9, -1))
+    return finish(path, rows, algorithm="LayerCFL", stopped="the loss is below 1")
+
+
+def unfinished_run(path: Path) -> Path:
+    """Writes a run that was interrupted in round 4: its memberships are in the checkpoint, and its last row is half."""
+    path, _ = started_run(path, (1, 2, 3))
+    kept = {1: torch.tensor(FOUND[1]), 3: torch.tensor([2, 2, 2, 2, 0, 0, 0, -1, 0])}
+    torch.save({"memberships": kept}, path / "checkpoint.pt")
+    np.savez(path / "partition.npz", true_cluster=TRUE)
+    with (path / "metrics.csv").open("a") as file:
+        file.write("4,0.9375,0.8")
+    return path
+
+
+SHIFTED = [(2, 0), (6, 0), (3, 1), (5, 2), (7, 3), (7, 4), (7, 5)]  # round, client
+NOTICED = [  # round, client, cluster before, cluster after, detected
+    *((2, 0, 0, 0, 1), (4, 0, 0, 1, 1), (11, 0, 1, 1, 1), (1, 1, 0, 0, 1), (9, 2, 1, 0, 0), (12, 3, 0, 2, 0)),
+]
+
+
+def drifting_run(path: Path) -> Path:
+    """Writes a run of twelve rounds with shifts, detections, and changes of clusters without one."""
+    numbers = range(1, 13)
+    more = [{"round": k, "traffic/mib": 1.5 * k, "local/examples": 310 * k} for k in numbers]
+    rows = [_usual_row(1 + number % 4) | own for number, own in zip(numbers, more, strict=True)]
+    drift = {"class_path": "lit_cfl.algorithms.FedDrift", "init_args": {}}
+    made_run(path, rows, snapshots=0, over=False, rounds=12, algorithm=drift)
+    (path / "clusters.csv").unlink()
+    write_table(path / "shift.csv", ("round", "client"), _rows(("round", "client"), SHIFTED))
+    columns = ("round", "client", "cluster_before", "cluster_after", "detected")
+    write_table(path / "migrations.csv", columns, _rows(columns, NOTICED))
+    return finish(path, rows, algorithm="FedDrift")
+
+
+def run_with_newcomers(path: Path) -> Path:
+    """Writes a run with names, two newcomers, scores of each client in each round, and mixtures of models."""
+    path, rows = started_run(path, algorithm={"class_path": "lit_cfl.algorithms.FedEM", "init_args": {}})
+    write_clients(path, [f"station {'CADBHGFEI'[k]}" for k in range(9)], newcomers=2)
+    table = (path / "clients.csv").read_text().splitlines()
+    weights = [(1, 2, 5), (0, 1, 7), (2, 1, 5), (0, 2, 6), (5, 2, 1), (6, 0, 2), (4, 3, 1), (1, 6, 1), None]
+    cells = ["weight_0,weight_1,weight_2", *(",".join(str(w / 8) for w in own) if own else ",," for own in weights)]
+    (path / "clients.csv").write_text("".join(f"{line},{more}\n" for line, more in zip(table, cells, strict=True)))
+    for number in (1, 2, 4):
+        scores = np.array([np.nan if value is None else value * number / 4 for value in OF_CLIENTS])
+        columns = {"round": np.full(9, number), "client": np.arange(9), "cluster": np.array(FOUND[max(number, 3)])}
+        write_part(path / part_name(number), columns | {"n": np.arange(9) + 3, "accuracy": scores})
+    return finish(path, rows, algorithm="FedEM", **{"test/newcomers_accuracy": 0.40625})
+
+
+COMPARED_ACCURACIES = {  # by round, for each seed
+    "FedAvg": ((0.25, 0.375, 0.5), (0.25, 0.5, 0.625), (0.25, 0.375, 0.4375)),
+    "IFCA": ((0.25, 0.5, 0.75), (0.25, 0.3125, 0.375), (0.125, 0.625, 0.9375)),
+    "Oracle": ((0.5, 0.75, 0.875), (0.625, 0.6875, 0.75), (0.25, 0.75, 1.0)),
+}
+_MIB = {"FedAvg": (0.5, 1.0, 2.5), "IFCA": (4.0, 5.0, 9.0), "Oracle": (0.25, 0.375, 0.75)}  # per round
+_CLUSTERS = {"FedAvg": (1, 1, 1), "IFCA": (2, 3, 2), "Oracle": (4, 4, 4)}
+
+
+def compared_experiments() -> dict[str, Experiment]:
+    return {
+        "FedAvg": digits(algorithm=FedAvg()),
+        "IFCA": digits(algorithm=IFCA(2)),
+        "Oracle": digits(algorithm=Oracle()),
+    }
+
+
+def compared_run(path: Path, name: str, seed: int) -> None:
+    """Writes the run of an algorithm under a seed, three rounds long."""
+    place, folder = list(COMPARED_ACCURACIES).index(name), path / name / f"seed-{seed}"
+    accuracies, mib, clusters = (part[name][seed] for part in (COMPARED_ACCURACIES, _MIB, _CLUSTERS))
+    rows = [
+        _usual_row(number)
+        | {"test/weighted_accuracy": accuracy, "val/weighted_accuracy": accuracy - 0.0625 * (seed + 1)}
+        | {"traffic/mib": mib * number, "traffic/round_mib": mib, "clusters/count": clusters}
+        | {"clusters/ari": 0.25 * place + 0.0625 * seed, "clusters/assigned": 12, "clients/evaluated": 12}
+        | {"local/steps": round(100 * mib * number), "local/examples": round(900 * mib * number)}
+        | {
+            "time/elapsed_seconds": 10.0 * (seed + 1) ** 2 * (place + 1),
+            "test/loss": 2.0 - 0.25 * seed - 0.125 * number,
+        }
+        for number, accuracy in enumerate(accuracies, 1)
+    ]
+    folder.mkdir(parents=True)
+    own = {"class_path": f"lit_cfl.algorithms.{name}", "init_args": {}}
+    write_config(folder, config(algorithm=own, seeds=[seed], rounds=3), RUN_ID)
+    write_table(folder / "metrics.csv", METRICS, rows)
+    sizes = (2, 9, 30, 5)
+    clients = [{"client": k, "n_test": size, "accuracy": 0.125 * k, "newcomer": 0} for k, size in enumerate(sizes)]
+    write_table(folder / "clients.csv", CLIENTS, clients)
+    finish(folder, rows, algorithm=name, seed=seed, stopped="enough" if (name, seed) == ("IFCA", 1) else None)
+
+
+def compared_runs(path: Path, missing: Sequence[tuple[str, int]] = ()) -> Path:
+    """Writes the runs of three algorithms under three seeds, without the missing ones."""
+    for name in COMPARED_ACCURACIES:
+        for seed in range(3):
+            if (name, seed) not in missing:
+                compared_run(path, name, seed)
+    return path
+
+
+RANKED = {  # accuracy after the last round for both seeds, by data set: each order of the methods differs
+    "digits": {"FedAvg": (0.375, 0.625), "IFCA": (0.75, 0.875), "CFL": (0.6875, 0.875), "Local": (0.5625, 0.5)},
+    "letters": {"FedAvg": (0.5, 0.5), "IFCA": (0.625, 0.75), "CFL": (0.8125, 0.75), "Local": (0.25, 0.5)},
+    "faces": {"FedAvg": (0.625, 0.625), "IFCA": (0.6875, 0.6875), "CFL": (0.5, 0.5), "Local": (0.75, 0.875)},
+}
+
+
+def ranked_comparison(path: Path, clients: int, scores: Mapping[str, Sequence[float]]) -> Path:
+    """Writes a comparison on data with this number of clients, whose best round is not the last one."""
+    from lit_cfl.storage.digests import write_sealed
+
+    data = {"class_path": "lit_cfl.datamodules.Digits", "init_args": {"num_clients": clients}}
+    for name, values in scores.items():
+        for seed, value in enumerate(values):
+            last = {"test/weighted_accuracy": value, "clients/evaluated": clients}
+            rows = [metric_row(1, **{"test/weighted_accuracy": 0.99}), metric_row(2, **last)]
+            folder = made_run(path / name / f"seed-{seed}", rows, over=False, data=data, snapshots=0)
+            (folder / "clusters.csv").unlink()
+            finish(folder, rows, algorithm=name, seed=seed)
+    seeds = list(range(max(map(len, scores.values()))))
+    write_sealed(path / "compare.yaml", f"name: x\nalgorithms: {list(scores)}\nseeds: {seeds}\ntarget: null\n")
+    return path
+
+
+METRIC, ETA, CLUSTERS_OF = "val/weighted_accuracy", "algorithm.eta_g", "algorithm.num_clusters"
+
+
+def trial(
+    path: Path, number: int, status: str, values: Mapping[str, Any], origin: str = "search", **figures: Any
+) -> None:
+    """Writes the record of a trial; `repeats` names the trial whose setting it repeats."""
+    repeats = figures.pop("repeats", None)
+    figures = {key.replace("mib", "traffic/mib").replace("score", METRIC): value for key, value in figures.items()}
+    write_record(path / "trials", TrialRecord(number, origin, values, repeats, status, figures), "89abcdef")
+
+
+def searched_study(path: Path) -> Path:
+    """Writes a study of twelve trials, whose best score is that of a stopped one, with repeats on new seeds."""
+    path.mkdir(parents=True)
+    Study(**(STUDY | {"limits": {}, "num_repeats": 2})).write(path / "study.yaml", "89abcdef")
+    for number in range(10):
+        # neither the score, the traffic nor the value of eta_g is in the order of the trials
+        values = {ETA: 0.03125 * ((number * 7) % 10), CLUSTERS_OF: 2 + (number % 3 == 1)}
+        figures = {"score": 0.25 + 0.0625 * ((number * 3) % 10), "mib": 1.0 + 0.5 * ((number * 4) % 9)}
+        origin = "default" if number == 0 else "search"
+        trial(
+            path, number, "finished", values, origin, rounds=4 + number, seconds=60.0 + number, finished=True, **figures
+        )
+    stopped = {"score": 0.9375, "mib": 0.25, "rounds": 1, "seconds": 5.0}
+    trial(path, 10, "stopped", {ETA: 0.3, CLUSTERS_OF: 2}, **stopped)
+    trial(path, 11, "failed", {ETA: 0.125, CLUSTERS_OF: 3}, error="RuntimeError: too <warm>")
+    trial(path, 12, "finished", {ETA: 0.0, CLUSTERS_OF: 2}, repeats=0)
+    (path / "best.yaml").write_text("name: best\n")
+    (path / "repeats").mkdir()
+    found = {"best": [(0.75, 0.5), (0.8125, 1.0)], "default": [(0.5, 0.375), (0.5, 0.625)]}
+    repeats = {
+        name: {str(seed): {METRIC: val, "test/weighted_accuracy": test} for seed, (val, test) in enumerate(own, 1)}
+        for name, own in found.items()
+    }
+    (path / "repeats" / "repeats.json").write_text(json.dumps(repeats))
+    return path
+
+
+def named_data() -> FederatedData:
+    """Makes five clients of unequal sizes with images, and names for clients, labels and true clusters."""
+    grid = torch.arange(24.0).reshape(6, 1, 2, 2) / 24
+    pool = Examples(
+        grid, torch.tensor([0, 2, 1, 2, 0, 1]), 3, label_names=("cat", "dog", "a name of more than 24 letters")
+    )
+    held = [[0, 1, 2], [3], [4, 5], [], [0, 0, 1, 2, 3, 5, 5]]
+    train = ClientIndex.from_lists([torch.tensor(own, dtype=torch.int64) for own in held])
+    none = ClientIndex.from_lists([torch.tensor([], dtype=torch.int64)] * 5)
+    test = ClientIndex.from_lists([torch.arange(6)] * 5)
+    names = ("Kew", "", "Ryde", "Hull", "Bath")
+    truth = torch.tensor([1, 0, 1, 2, -1])
+    return FederatedData(pool, train, none, test, truth, names=names, cluster_names=("N", "S", "W"))

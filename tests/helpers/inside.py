@@ -1,0 +1,512 @@
+"""What tables of figures and pages need from inside of the package: only this file knows how figures are made.
+
+`drawn` describes a figure as matplotlib's axes have it, so that its answer does not depend on how the figure was made.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from drawing import let_runs_draw
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.collections import LineCollection, PathCollection, PolyCollection, QuadMesh
+from matplotlib.colors import ListedColormap, to_hex
+from matplotlib.figure import Figure as Drawn
+from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedFormatter, FuncFormatter
+from rich.console import Console
+from studies import STUDY
+
+from lit_cfl.algorithms.base import Assignment
+from lit_cfl.compare.command import write_picture
+from lit_cfl.compare.comparison import Comparison
+from lit_cfl.compare.jobs import Job
+from lit_cfl.compare.results import Results, collect
+from lit_cfl.compare.tables import show_table, write_tables
+from lit_cfl.config.parser import parse_run
+from lit_cfl.data import FederatedData
+from lit_cfl.evaluation import SplitScores
+from lit_cfl.experiment import Experiment
+from lit_cfl.metric_names import Row
+from lit_cfl.pictures import data as data_pictures
+from lit_cfl.pictures import folder
+from lit_cfl.pictures.colours import match_colours
+from lit_cfl.pictures.figure import Figure, Table, draw
+from lit_cfl.pictures.files import write_figure
+from lit_cfl.pictures.guard import DrawingGuard
+from lit_cfl.pictures.panels import Curve, Panel, Style
+from lit_cfl.pictures.round_view import RoundView
+from lit_cfl.pictures.sample import sample
+from lit_cfl.pictures.svg import as_svg
+from lit_cfl.progress import dry_run, summary_table, tables
+from lit_cfl.progress.live import LogDisplay
+from lit_cfl.report.assemble import make_page
+from lit_cfl.report.blocks import Code, Page, Section, Text
+from lit_cfl.report.page import as_html
+from lit_cfl.report.run_files import read_run
+from lit_cfl.runs.load_run import PlacedNewcomers
+from lit_cfl.runs.run import FinishedRun
+from lit_cfl.scores import CLASSIFIER
+from lit_cfl.storage.digests import write_sealed
+
+Content = dict[str, Any]
+
+
+# A figure in matplotlib's terms
+
+
+def drawn(figure: Figure | Drawn) -> Content:
+    """Describes a figure: its title, the entries of the legend, and the labels and marks of each pair of axes.
+
+    Args:
+        figure: Figure of the package, or of matplotlib.
+    """
+    found = figure if isinstance(figure, Drawn) else draw(figure, titled=True)
+    legends = [*found.legends, *(own for axes in found.axes if (own := axes.get_legend()) is not None)]
+    entries = [entry for legend in legends for entry in _describe_legend(legend)]
+    axes = [_describe_axes(one, entries) for one in found.axes]
+    return {"title": found.get_suptitle(), "legend": entries, "axes": axes}
+
+
+def marks_of(found: Content, number: int = 0, kind: str = "") -> list[Content]:
+    """Lists the marks of one kind in the axes with this number; empty = of any kind."""
+    return [mark for mark in found["axes"][number]["marks"] if kind in ("", mark["kind"])]
+
+
+def _describe_legend(legend: Legend) -> list[Content]:
+    """Describes the entries of a legend as one reads them, row by row; matplotlib lists them column by column."""
+    texts = [text.get_text() for text in legend.get_texts()]
+    entries = [{"label": text} | _look(handle) for text, handle in zip(texts, legend.legend_handles, strict=True)]
+    columns = [list(places) for places in np.array_split(np.arange(len(entries)), max(1, legend._ncols))]
+    return [entries[places[k]] for k in range(len(entries)) for places in columns if k < len(places)]
+
+
+def _describe_axes(axes: Any, entries: Sequence[Content]) -> Content:
+    if axes.get_label() == "<colorbar>":
+        return {"colour bar": axes.get_ylabel(), "marks": []}
+    found: Content = {"title": axes.get_title()} if isinstance(axes, Axes) else {}  # a second axis has none
+    found |= {"x": axes.get_xlabel(), "y": axes.get_ylabel()}
+    for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
+        found |= _describe_axis(name, axis)
+    found["marks"] = [mark | _label_of(mark, entries) for mark in _list_marks(axes)]
+    if axes.child_axes:
+        found["inside"] = [_describe_axes(child, entries) for child in axes.child_axes]
+    return {key: value for key, value in found.items() if value or key == "marks"}
+
+
+def _describe_axis(name: str, axis: Axis) -> Content:
+    """Describes the scale, the names of places, and the limits of an axis if they were chosen."""
+    limits = list(map(float, axis.get_view_interval()))
+    chosen = not axis._get_autoscale_on()
+    formatter = axis.get_major_formatter()
+    places = axis.get_majorticklocs() if isinstance(formatter, FixedFormatter | FuncFormatter) else []
+    texts = formatter.format_ticks(places) if len(places) else []
+    sides = ("labelbottom", "labeltop") if name == "x" else ("labelleft", "labelright")
+    shown = any(axis.get_tick_params().get(side, side in ("labelbottom", "labelleft")) for side in sides)
+    return {
+        f"{name} scale": axis.get_scale() if "log" in axis.get_scale() else "",
+        f"{name} limits": limits if chosen else [],
+        f"{name} ticks": {f"{place:g}": text for place, text in zip(places, texts, strict=True) if text and shown},
+    }
+
+
+def _list_marks(axes: Axes) -> Iterator[Content]:
+    """Yields lines, points, bands, bars, cells and texts, each with its coordinates and its look."""
+    for line in axes.lines:
+        marker = line.get_marker() not in ("None", "", None)
+        kind = "line" if line.get_linestyle() != "None" else "points"
+        place = {"x": _numbers(line.get_xdata()), "y": _numbers(line.get_ydata())}
+        yield {"kind": kind} | place | _look(line, marker) | _own_label(line)
+    for bars in axes.containers:
+        boxes = list(bars.patches)
+        place = {"left": [box.get_x() for box in boxes], "width": sorted({round(box.get_width(), 9) for box in boxes})}
+        place |= {"base": [box.get_y() for box in boxes], "height": [box.get_height() for box in boxes]}
+        yield {"kind": "bars"} | place | (_look(boxes[0]) if boxes else {}) | _own_label(bars)
+    for group in axes.collections:
+        yield _describe_collection(group) | _own_label(group)
+    for image in axes.images:
+        yield {"kind": "cells"} | _describe_values(image, np.ma.filled(image.get_array().astype(float), np.nan))
+    for text in axes.texts:
+        yield {"kind": "text", "text": text.get_text(), "at": [float(at) for at in text.xy]}
+
+
+def _describe_collection(group: Any) -> Content:
+    if isinstance(group, QuadMesh):
+        edges = group.get_coordinates()
+        values = np.ma.filled(np.ma.asarray(group.get_array(), dtype=float), np.nan)
+        places = {"left": _numbers(edges[0, :, 0]), "rows": _numbers(edges[[0, -1], 0, 1])}
+        return {"kind": "cells"} | places | _describe_values(group, values)
+    if isinstance(group, PathCollection):
+        x, y = np.asarray(group.get_offsets()).T
+        colours = list(dict.fromkeys(map(to_hex, group.get_facecolors())))
+        return {"kind": "points", "x": _numbers(x), "y": _numbers(y), "colour": " ".join(colours)}
+    if isinstance(group, LineCollection):
+        return {"kind": "lines", "ends": [_numbers(np.ravel(line)) for line in group.get_segments()]}
+    if isinstance(group, PolyCollection):
+        corners = group.get_paths()[0].vertices
+        edges = [(x, corners[corners[:, 0] == x, 1]) for x in np.unique(corners[:, 0])]
+        place = {"x": [float(x) for x, _ in edges], "low": [float(y.min()) for _, y in edges]}
+        place |= {"high": [float(y.max()) for _, y in edges]}
+        return {"kind": "band"} | place | {"colour": to_hex(group.get_facecolor()[0])}
+    raise TypeError(f"{type(group).__name__} is a mark that nobody describes yet")
+
+
+def _describe_values(image: Any, values: np.ndarray) -> Content:
+    """Describes cells by their colours if these are names of groups, else by their numbers and the colours' range."""
+    if isinstance(image.get_cmap(), ListedColormap) and image.get_cmap().N < 256:
+        return {"cells": [" ".join(to_hex(colour) for colour in row) for row in image.to_rgba(values)]}
+    look = {"colours": image.get_cmap().name, "range": list(map(float, image.get_clim()))}
+    return look | {"cells": [_numbers(np.ravel(row)) for row in values]}
+
+
+def _look(artist: Artist, marker: bool = True) -> Content:
+    if not isinstance(artist, Line2D):
+        return {"colour": to_hex(artist.get_facecolor())}  # type: ignore[attr-defined]
+    line = "" if artist.get_linestyle() == "None" else _dashes(artist)
+    shape = artist.get_marker() if marker and artist.get_marker() != "None" else ""
+    colour = to_hex(artist.get_color())
+    parts = {to_hex(one) for one in (artist.get_markerfacecolor(), artist.get_markeredgecolor())} if shape else set()
+    others = " ".join(sorted(parts - {colour}))  # colours of a marker that are not those of its line
+    more = (("line", line), ("marker", shape), ("colours of the marker", others))
+    return {"colour": colour} | {key: value for key, value in more if value}
+
+
+def _dashes(line: Line2D) -> str:
+    """Describes the dashes of a line by the lengths of strokes and gaps; a solid line has none."""
+    pattern = line._unscaled_dash_pattern[1]
+    return "solid" if pattern is None else "dashes " + "-".join(f"{length:g}" for length in pattern)
+
+
+def _own_label(artist: Any) -> Content:
+    label = str(artist.get_label())
+    return {} if label.startswith("_") or not label else {"label": label}
+
+
+def _label_of(mark: Content, entries: Sequence[Content]) -> Content:
+    """Finds the entry of the legend that looks like a mark; a mark with a label keeps it."""
+    keys = {"line": ("colour", "line"), "points": ("colour", "marker")}.get(mark["kind"], ("colour",))
+    same = [entry for entry in entries if "colour" in mark and all(entry.get(key) == mark.get(key) for key in keys)]
+    labels = list(dict.fromkeys(entry["label"] for entry in same))
+    return {"label": mark["label"]} if "label" in mark else {"label": " or ".join(labels)} if labels else {}
+
+
+def _numbers(values: Any) -> list[float]:
+    return [float(value) for value in values]
+
+
+# Pages
+
+
+def page_of(*paths: Path) -> Page:
+    return make_page(paths, ["lit-cfl", "report", *map(str, paths)])
+
+
+def shown(page: Page) -> Content:
+    """Describes what a reader of a page sees, without the tables below the figures."""
+    sections = [_describe_section(section) for section in page.sections]
+    return {"title": page.title, "lines": list(page.lines), "problems": list(page.problems), "sections": sections}
+
+
+def _describe_section(section: Section) -> Content:
+    parts = {"parts": [_describe_section(part) for part in section.parts]} if section.parts else {}
+    return {"heading": section.title, "blocks": [_describe_block(block) for block in section.blocks]} | parts
+
+
+def _describe_block(block: Any) -> Content:
+    if isinstance(block, Text):
+        return {"paragraph": block.text}
+    if isinstance(block, Code):
+        return {"code": block.title, "lines": block.text.splitlines()}
+    if isinstance(block, Table):
+        return {"table": block.title, **_cells_of(block)}
+    return {"figure": block.name, "caption": block.caption, "alternative text": block.alt, **drawn(block)}
+
+
+def _cells_of(table: Table) -> Content:
+    rows = [" | ".join("" if cell is None else str(cell) for cell in row) for row in (table.head, *table.rows)]
+    return {"rows": rows} | ({"note": table.note} if table.note else {})
+
+
+def tables_below(page: Page) -> Content:
+    """Describes the table of values below each figure of a page."""
+    return {figure.name: _cells_of(figure.values) | {"states": list(figure.frames)} for figure in page.figures}
+
+
+def table_on(page: Page, title: str) -> list[list[str]]:
+    """Returns the heads and the rows of the table with this title, as text."""
+    (found,) = [b for section in page.sections for b in section.blocks if isinstance(b, Table) and b.title == title]
+    return [["" if cell is None else str(cell) for cell in row] for row in (found.head, *found.rows)]
+
+
+def figure_on(page: Page, name: str) -> Content:
+    """Describes the figure whose name ends with these words, with its caption and its alternative text."""
+    (found,) = [figure for figure in page.figures if figure.name == name or figure.name.endswith(f"-{name}")]
+    return _describe_block(found)
+
+
+def html_of(page: Page) -> str:
+    return as_html(page).decode()
+
+
+# Pictures in folders
+
+
+@contextmanager
+def _taking(target: Any, name: str = "write_figure") -> Iterator[Content]:
+    """Collects the figures that would be written as files, by the name of the file."""
+    taken: Content = {}
+
+    def take(figure: Figure, path: Path, *_: Any, **options: Any) -> list[Path]:
+        taken[path.name] = drawn(figure)
+        return [path.with_suffix(".png")]
+
+    with patch(f"{target}.{name}", take):
+        yield taken
+
+
+def pictures_of_run(path: Path) -> Content:
+    """Describes the pictures that a run with these files draws at its end."""
+    let_runs_draw(True)
+    try:
+        with _taking("lit_cfl.pictures.folder") as taken:
+            folder.PictureFolder(path / "pictures", ["png"]).draw(_view_of(path))
+    finally:
+        let_runs_draw(False)
+    return taken
+
+
+def _view_of(path: Path) -> RoundView:
+    run = read_run(path)
+    clients = [row for row in run.table("clients") if not row.get("newcomer")]
+
+    def column(name: str, unknown: float) -> np.ndarray:
+        return np.array([unknown if row.get(name) is None else row[name] for row in clients])
+
+    def sized(file: Path) -> tuple[Path, int]:
+        return file, file.stat().st_size
+
+    return RoundView(
+        algorithm=run.algorithm,
+        score=run.score,
+        round=run.rows[-1]["round"],
+        last=True,
+        memberships=lambda: dict(run.memberships or {}),
+        cluster=column("cluster", -1).astype(int),
+        true_cluster=column("true_cluster", -1).astype(int),
+        values=column(run.score.name, np.nan).astype(float),
+        clusters=run.table("clusters"),
+        metrics=sized(path / "metrics.csv"),
+        snapshots=path / "snapshots",
+        compared=max(run.snapshots, default=None),
+        tables={name: sized(path / f"{name}.csv") for name in run.tables if name in ("layers", "migrations")},
+    )
+
+
+def picture_with_baseline(path: Path, baseline: Path) -> Content:
+    """Describes the learning curve of a run and its baseline."""
+    mine, others = (json.loads((one / "summary.json").read_text()) for one in (path, baseline))
+    with _taking("lit_cfl.pictures.folder") as taken:
+        folder.draw_both(path, baseline, mine, others, ["png"])
+    return taken
+
+
+def pictures_of_data(data: FederatedData) -> Content:
+    """Describes the pictures of federated data."""
+    kinds = (data_pictures.label_distribution, data_pictures.size_histogram, data_pictures.example_images)
+    return {kind.__name__: None if (figure := kind(data)) is None else drawn(figure) for kind in kinds}
+
+
+def pictures_of_search(path: Path) -> Content:
+    """Describes the pictures of a study with these files."""
+    from lit_cfl.report.study import _shares, read_study  # imports Optuna
+    from lit_cfl.tune.pictures import draw as draw_search
+
+    study = read_study(path)
+    (path / "pictures").mkdir(exist_ok=True)
+    with _taking("lit_cfl.pictures.files") as taken:
+        strict = DrawingGuard(passed=(Exception,))
+        draw_search(path / "pictures", study.trained, study.parameters, study.objective, _shares(study), strict)
+    return taken
+
+
+# Comparisons
+
+
+def results_of(
+    path: Path,
+    experiments: Mapping[str, Experiment],
+    seeds: Sequence[int],
+    target: float | None = None,
+    errors: Mapping[tuple[str, int], str] | None = None,
+) -> Results:
+    """Reads the results of a comparison whose runs lie in `path`, and writes its files.
+
+    Args:
+        path: Directory with a run in `<name>/seed-<seed>` for each experiment and seed.
+        experiments: Experiment of each name.
+        seeds: Seeds of the runs.
+        target: Score for which costs are counted; None = found.
+        errors: What went wrong, by name and seed.
+    """
+    failed = {Job(path, *key, 3): why for key, why in (errors or {}).items()}
+    results = collect(Comparison("x", dict(experiments), list(seeds), target), path, failed)
+    write_tables(path, results, f"x: {', '.join(experiments)}", None)
+    about = f"name: x\nalgorithms: {list(experiments)}\nseeds: {list(seeds)}\ntarget: {json.dumps(target)}\n"
+    write_sealed(path / "compare.yaml", about)
+    return results
+
+
+def picture_of_comparison(path: Path, results: Results) -> Content:
+    """Describes the picture of a comparison."""
+    with _taking("lit_cfl.pictures.files") as taken:
+        write_picture(path, results, ["png"])
+    return taken
+
+
+# Rules by themselves
+
+
+def colours_of(found: Sequence[Sequence[int]] | Sequence[int], true: Sequence[int]) -> dict[int, int]:
+    """Returns the colour number of each found cluster, next to which the true cluster of this number is drawn."""
+    return match_colours(np.array(found), np.array(true))
+
+
+def sampled(clusters: np.ndarray) -> np.ndarray:
+    """Returns the clients that a figure shows if there are too many."""
+    return sample(clusters)
+
+
+def notes_on_marks(name: str, x: Sequence[float], y: Sequence[float]) -> list[str]:
+    """Returns what a page says about the marks of a line when a reader points at them."""
+    curve = Curve(name, list(x), list(y))
+    svg = as_svg(Figure("x", "x", [[Panel("", "round", "score", [curve])]], "", "", {name: Style("#112233", "--")}))
+    return re.findall('data-note="([^"]*)"', svg)
+
+
+def groups_on_page(name: str) -> list[str]:
+    """Returns the tags of a page that belong to the name of a line with a band: the script hides and shows them."""
+    panel = Panel("", "round", "score", [Curve(name, [1, 2], [0.5, 0.25], [0.25, 0.125], [0.75, 0.5])])
+    svg = as_svg(Figure("x", "x", [[panel]], "", "", {name: Style("#112233", "--")}))
+    return re.findall(f'<g [^>]*data-name="{name}"[^>]*>', svg)
+
+
+def pdf_of(path: Path) -> bytes:
+    """Returns the bytes of a figure as a PDF."""
+    figure = Figure("x", "x", [[Panel("", "round", "score", [Curve("a", [1, 2], [3, 4])])]], "", "", {"a": Style("k")})
+    (file,) = write_figure(figure, path / "x", ["pdf"])
+    return file.read_bytes()
+
+
+def importance_with(trials: int) -> dict[str, float]:
+    """Returns the importance of a parameter, the value of which is the score, after this many finished trials."""
+    from lit_cfl.tune.objective import Objective
+    from lit_cfl.tune.pictures import importance
+    from lit_cfl.tune.space_file import parse_space
+
+    usual = {"status": "finished", "origin": "search", "repeats": "", "error": None, "traffic/mib": 1.0}
+    rows = [usual | {"trial_id": str(k), "val/weighted_accuracy": k / 50, "x": k / 50} for k in range(trials)]
+    return importance(rows, parse_space({"x": {"uniform": [0.0, 1.0]}}), Objective())
+
+
+# What a terminal shows
+
+
+def _printed(show: Callable[[Console], object]) -> str:
+    show(Console(file=(out := StringIO()), width=200))
+    return out.getvalue()
+
+
+def end_of_run(finished: FinishedRun) -> str:
+    """Returns the table, the notes and the advice at the end of a run."""
+    return _printed(lambda console: summary_table.closing_table(console, finished))
+
+
+def finished_run(
+    path: Path, summary: Row, baseline: FinishedRun | None = None, seeds: Sequence[FinishedRun] = ()
+) -> FinishedRun:
+    return FinishedRun(path, summary, baseline, seeds)
+
+
+def lines_of_rounds(rows: Sequence[Row], seconds: Sequence[float], rounds: int) -> str:
+    """Returns the lines of a run, the rounds of which end at these times, when its output is not a terminal."""
+    now = [0.0]
+
+    def show(console: Console) -> None:
+        display = LogDisplay(console, clock=lambda: now[0])
+        display.started("CFL", 0, rounds)
+        for row, now[0] in zip(rows, seconds, strict=True):
+            display.row("CFL", row)
+        display.ended("CFL")
+
+    return _printed(show)
+
+
+def estimated_cost(wall: float, own: float) -> tuple[int, float]:
+    """Returns the steps of a first round and their estimated seconds; a step takes so long by clock and by thread."""
+    words = ("--data.num_clients", "8", "--cohort_size", "3", "--local.epochs", "2", "--plan.threads", "1")
+    prepared = parse_run(["--config", "quickstart", *words]).experiment.prepare(0)
+
+    def measure(prepared: Any, cohort: Any, steps: torch.Tensor) -> tuple[float, float]:
+        return wall * int(steps.sum()), own * int(steps.sum())
+
+    with patch("lit_cfl.progress.dry_run._seconds", measure):
+        return dry_run.time_cohort(prepared)
+
+
+def scores_of_splits(splits: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
+    """Returns the table of scores; each split has the right answers, the examples and the losses of its clients."""
+    found = {}
+    for name, own in splits.items():
+        sums, weights, loss = (torch.tensor([own[key]], dtype=torch.float64) for key in ("right", "count", "loss"))
+        found[name] = SplitScores(CLASSIFIER, torch.tensor(own["count"]), loss[0], sums, weights)
+    return _printed(lambda console: tables.score_table(console, found))
+
+
+def table_of_newcomers(clusters: Sequence[int], new: Sequence[bool], closeness: Sequence[Sequence[float]]) -> str:
+    """Returns the table of newcomers: the cluster of each, and its closeness to each cluster of the run."""
+    models = torch.zeros(max(clusters) + 1, 1)
+    placed = PlacedNewcomers(
+        Assignment(models, torch.tensor(clusters)), torch.tensor(new), torch.tensor(closeness), None, None
+    )
+    return _printed(lambda console: tables.assignment_table(console, Path("run"), placed, "cosine"))
+
+
+def end_of_comparison(results: Results) -> str:
+    return _printed(lambda console: show_table(console, results))
+
+
+def end_of_search(path: Path) -> str:
+    """Writes the files of a study whose trials lie in `path`, and returns what its end prints."""
+    from lit_cfl.tune.command import closing_table
+    from lit_cfl.tune.objective import Objective
+    from lit_cfl.tune.repeats import _summarise
+    from lit_cfl.tune.study import Study
+    from lit_cfl.tune.study_result import StudyFiles
+    from lit_cfl.tune.trial import TrialJob
+    from lit_cfl.tune.trials import Trials
+
+    study = Study(**(STUDY | {"limits": {}, "seeds": [0, 3], "num_repeats": 2}))
+    job = TrialJob(study, Objective(), path / "trials")
+    trials = Trials(job.folder, [], None, 99, study_id="89abcdef")
+    trials.load()
+    prepared: Any = SimpleNamespace(job=job, first=[SimpleNamespace(inside=True)])
+    with _taking("lit_cfl.pictures.files"):
+        result = StudyFiles(prepared, trials, path).write()
+    assert result.best is not None
+    names = {"best": str(result.best["trial_id"]), "default": "default"}
+    summaries = json.loads((path / "repeats" / "repeats.json").read_text())
+    done = {names[name]: {int(seed): one for seed, one in own.items()} for name, own in summaries.items()}
+    result = replace(result, repeated=_summarise(job, result.best, path, done, ["best, seed 9: gone"]))
+    return _printed(lambda console: closing_table(console, study, result))

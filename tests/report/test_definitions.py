@@ -1,0 +1,766 @@
+"""Tests, by hand, the definitions behind what is shown that were once wrong: what a band, a delay, a gap or a front is.
+
+Each expectation is arithmetic on a few numbers, in which the wrong rule gives another number. Golden files hold the
+rest of what is shown. Rows of `CHANGING` have what is shown today and what will be shown.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import golden_cases as cases
+import inside
+import numpy as np
+import pytest
+from digits_experiment import digits
+from golden_cases import ETA, METRIC, finish, trial
+from made_runs import made_run, metric_row, write_table
+from studies import STUDY
+
+from lit_cfl.algorithms import IFCA
+from lit_cfl.metric_names import CLIENTS, CLUSTERS, client_columns
+from lit_cfl.runs.run import run as train
+from lit_cfl.scores import Score
+from lit_cfl.statistics import friedman, interval, paired_difference, spread
+from lit_cfl.storage.digests import write_sealed
+from lit_cfl.tracking.options import Tracking
+from lit_cfl.tune.study import Study
+
+SCORE = "test/weighted_accuracy"
+# 97.5 % quantiles of Student's t with one and two degrees of freedom; that of a normal distribution is 1.96
+T1, T2 = 12.706205, 4.302653
+
+
+def seeds_page(folder: Path, groups: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], open_runs: int = 0) -> Any:
+    """Makes the page of a comparison: `groups[name][seed]` are changes of the rows; the last runs did not finish."""
+    for name, seeds in groups.items():
+        for seed, changes in enumerate(seeds):
+            rows = [metric_row(k, **own) for k, own in enumerate(changes, 1)]
+            run = made_run(folder / name / f"seed-{seed}", rows, snapshots=0, over=False, seeds=[seed])
+            (run / "clusters.csv").unlink()
+            if seed < len(seeds) - open_runs:
+                finish(run, rows, algorithm=name, seed=seed)
+    numbers = list(range(max(map(len, groups.values()))))
+    write_sealed(folder / "compare.yaml", f"name: x\nalgorithms: {list(groups)}\nseeds: {numbers}\ntarget: null\n")
+    return inside.page_of(folder)
+
+
+def scores(*values: float | None, **more: Sequence[Any]) -> list[dict[str, Any]]:
+    """Makes the rows of a run with these accuracies, and further columns, in which `__` stands for `/`."""
+    others = [{key.replace("__", "/"): own[k] for key, own in more.items()} for k in range(len(values))]
+    return [{SCORE: value} | other for value, other in zip(values, others, strict=True)]
+
+
+def one_run(folder: Path, rounds: int = 4) -> Path:
+    return made_run(folder / "run", [metric_row(k) for k in range(1, rounds + 1)], snapshots=0, over=False)
+
+
+def rows_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def lines(figure: inside.Content, number: int = 0) -> dict[str, tuple[list[float], list[float]]]:
+    return {mark.get("label", ""): (mark["x"], mark["y"]) for mark in inside.marks_of(figure, number, "line")}
+
+
+# Over the rounds, over several seeds
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Makes the page of A with three finished runs and one that is not, whose rounds differ, and of B with one."""
+    runs = {
+        "A": [
+            scores(None, 0.25, 0.5, 0.75, traffic__mib=(1, 2, 3, 4), local__examples=(10, 20, 30, 40)),
+            scores(0.5, 0.25, 1.0, 0.5, traffic__mib=(2, 4, 6, 8), local__examples=(20, 40, 60, 80)),
+            scores(0.125, 0.625, 0.9375, 0.5, 0.875, traffic__mib=(6, 9, 12, 15, 18), local__examples=(1, 2, 3, 5, 6)),
+            scores(1.0, 1.0, 1.0, 1.0, traffic__mib=(9, 9, 9, 9), local__examples=(9, 9, 9, 9)),
+        ],
+        "B": [scores(None, None, 0.125, 0.9375, 0.25, 0.375, traffic__mib=(2, 4, 6, 8, 10, 12)), scores(0.5)],
+    }
+    return seeds_page(tmp_path_factory.mktemp("seeds"), runs, open_runs=1)
+
+
+def test_a_band_is_one_deviation_of_a_sample_on_both_sides_of_the_mean_of_finished_runs(seeds: Any):
+    figure = inside.figure_on(seeds, SCORE.replace("/", "-"))
+    means = lines(figure)
+    # round 1 lacks a score, round 5 is that of one run; the fourth run did not finish
+    assert means["A"] == ([2, 3, 4], pytest.approx([1.125 / 3, 2.4375 / 3, 1.75 / 3]))
+    assert means["B"] == ([3, 4, 5, 6], [0.125, 0.9375, 0.25, 0.375])
+    (band,) = inside.marks_of(figure, kind="band")
+    # round 2: 0.25, 0.25, 0.625 lie -0.125, -0.125 and 0.25 from their mean; a population's deviation divides by 3
+    deviation = sqrt((0.125**2 + 0.125**2 + 0.25**2) / 2)
+    assert (band["low"][0], band["high"][0]) == pytest.approx((0.375 - deviation, 0.375 + deviation))
+    # round 3: the band ends with the scale, 1, but not its lower half
+    third = 2.4375 / 3
+    deviation = sqrt(sum((value - third) ** 2 for value in (0.5, 1.0, 0.9375)) / 2)
+    assert (band["low"][1], band["high"][1]) == pytest.approx((third - deviation, 1.0))
+    assert third + deviation > 1
+    below = inside.tables_below(seeds)["test-weighted_accuracy"]["rows"]
+    assert below[1:3] == ["2 | 0.3750 ± 0.2165 | ", "3 | 0.8125 ± 0.2724 | 0.125"]  # each with its own deviation
+
+
+def test_a_line_is_described_by_its_first_and_last_value_until_the_last_round_of_all(seeds: Any):
+    text = inside.figure_on(seeds, "test-weighted_accuracy")["alternative text"]
+    assert text == "Line chart. Accuracy on test data, from round 2 to 6: A 0.375 to 0.5833; B 0.125 to 0.375."
+
+
+def test_a_score_stands_at_what_was_sent_and_trained_on_until_its_own_round(seeds: Any):
+    # the mean traffic of the three runs is 3, 5, 7, 9 in rounds 1 to 4, and round 1 has no score
+    sent = lines(inside.figure_on(seeds, "traffic"))
+    assert sent["A"] == (pytest.approx([5, 7, 9]), pytest.approx([1.125 / 3, 2.4375 / 3, 1.75 / 3]))
+    assert sent["B"] == ([6, 8, 10, 12], [0.125, 0.9375, 0.25, 0.375])
+    assert lines(inside.figure_on(seeds, "local-work"))["A"][0] == pytest.approx([62 / 3, 93 / 3, 125 / 3])
+
+
+def test_the_mean_number_of_clusters_has_one_digit(tmp_path: Path):
+    runs = [scores(0.5, 0.5, clusters__count=(1, count)) for count in (2, 3, 3)]
+    below = inside.tables_below(seeds_page(tmp_path, {"A": runs}))["clusters-count"]["rows"]
+    assert below[1:] == ["1 | 1.0 ± 0.0", "2 | 2.7 ± 0.6"]  # the deviation of 2, 3, 3 is the root of 1/3
+
+
+def test_a_column_of_the_results_is_the_last_value_its_mean_and_its_deviation(tmp_path: Path):
+    columns = {"test/mean_accuracy": (0.25, 0.35), "val/weighted_accuracy": (0.6, 0.8), "test/loss": (1.5, 2.0)}
+    columns |= {"clusters/count": (3, 5), "clusters/ari": (0.25, 0.75), "clusters/ami": (0.9, 0.95)}
+    columns |= {"traffic/mib": (10.0, 20.5), "traffic/round_mib": (2.5, 3.5), "local/steps": (120, 160)}
+    columns |= {"time/elapsed_seconds": (100.0, 130.0), "time/training_seconds": (7.0, 8.0)}
+    first = dict.fromkeys((SCORE, *columns), 0.9375)  # the best round of both runs
+    last = [{SCORE: (0.5, 0.75)[seed]} | {key: own[seed] for key, own in columns.items()} for seed in (0, 1)]
+    head, row = inside.table_on(seeds_page(tmp_path, {"A": [[first, own] for own in last]}), "After the last round")
+    # the deviation of two values is their distance divided by the root of two
+    expected = {"accuracy": "0.625 ± 0.177", "mean": "0.300 ± 0.071", "validation accuracy": "0.700 ± 0.141"}
+    expected |= {"at best": "0.938 ± 0.000", "loss": "1.750 ± 0.354", "clusters": "4.0 ± 1.4", "ARI": "0.50 ± 0.35"}
+    expected |= {"traffic, MiB": "15.2 ± 7.4", "local steps": "140 ± 28", "time, s": "115.0 ± 21.2", "round": "2"}
+    found = dict(zip(head, row, strict=True))
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_the_first_line_ranks_means_of_seeds_that_are_all_known_and_on_equally_many_clients(tmp_path: Path):
+    def first_lines(name: str, **runs: Sequence[Sequence[Mapping[str, Any]]]) -> list[str]:
+        return [line.partition(" (")[0] for line in seeds_page(tmp_path / name, runs).lines[:2]]
+
+    known = {"A": [scores(0.5), scores(0.25)], "B": [scores(0.25), scores(0.625)], "C": [scores(0.375), scores(0.125)]}
+    assert first_lines("all", **known)[0] == (
+        "Test accuracy after the last round, best first: B 0.438, A 0.375, C 0.250."
+    )
+    assert first_lines("partly", **known, D=[scores(0.9375), scores(None)]) == [
+        "Test accuracy after the last round, best first: B 0.438, A 0.375, C 0.250.",
+        "Test accuracy is unknown under some seeds of D.",
+    ]
+    counted = {"A": [scores(0.5, clients__evaluated=[19])], "B": [scores(0.75, clients__evaluated=[40])]}
+    assert first_lines("uneven", **counted) == [
+        "Test accuracy after the last round: A 0.500, B 0.750.",
+        "Not ranked, since these are over different numbers of clients",
+    ]
+
+
+def test_the_best_of_an_error_is_the_lowest(tmp_path: Path):
+    paths = []
+    for name, values in {"A": (0.375, 0.5), "B": (0.9375, 0.25), "C": (0.125, 0.75)}.items():
+        rows = [metric_row(k, **{SCORE: value}) for k, value in enumerate(values, 1)]
+        run = made_run(tmp_path / name, rows, snapshots=0, over=False)
+        table = run / "metrics.csv"
+        table.write_text(table.read_text().replace("_accuracy", "_mae"))
+        best = {"test/min_weighted_mae": min(values), "algorithm": "CFL", "seed": 0, "stopped": None}
+        (run / "summary.json").write_text(json.dumps(best))
+        paths.append(run)
+    page = inside.page_of(*paths)
+    assert page.lines[0] == "Test MAE after the last round, best first: CFL (B) 0.250, CFL (A) 0.500, CFL (C) 0.750."
+    head, *rows = inside.table_on(page, "After the last round")
+    assert [row[head.index("at best")] for row in rows] == ["0.375", "0.250", "0.125"]
+
+
+# Clusters and clients
+
+
+@pytest.mark.parametrize(
+    ("found", "true", "expected"),
+    [
+        ([0, 0, 0, 1, 1, 2], [1, 1, 1, 2, 2, 0], {0: 1, 1: 2, 2: 0}),  # a cycle: the inverse is 1: 0, 2: 1, 0: 2
+        ([0, 0, 0, 1, 1], [0, 0, 1, 0, 0], {0: 1, 1: 0}),  # 1 + 2 clients in common; the largest first has 2 + 0
+        ([[0, 0, 0, 0, 0], [0, 0, 3, 3, 3]], [1, 1, 0, 0, 0], {0: 1, 3: 0}),  # of all rounds together
+        ([5, 5, 7, 7, 9], [0, 0, 1, 1, 1], {5: 0, 7: 1, 9: 2}),  # one that is left over has a colour of its own
+        ([-1, 3, 3, 2], [0, -1, 1, -1], {3: 1, 2: 2}),
+    ],
+)
+def test_a_found_cluster_has_the_colour_of_the_true_one_with_the_most_clients_in_common(
+    found: Any, true: list[int], expected: dict[int, int]
+):
+    assert inside.colours_of(found, true) == expected
+
+
+def test_found_and_true_clusters_of_equal_clients_have_equal_colours_in_every_figure(tmp_path: Path):
+    shown = inside.pictures_of_run(cases.finished_run(tmp_path / "run"))
+    colours = {entry["label"]: entry["colour"] for entry in shown["memberships"]["legend"]}
+    assert list(colours) == ["cluster 0 (true 1)", "cluster 1 (true 2)", "cluster 2 (true 0)"]
+    (cells,) = [mark["cells"] for mark in shown["memberships"]["axes"][0]["marks"] if mark["kind"] == "cells"]
+    (true,) = [mark["cells"] for mark in shown["memberships"]["axes"][0]["inside"][0]["marks"]]
+    last = [row.split()[-1] for row in cells]
+    # rows: clients 0 to 2, 4 to 6, 3, and 7 and 8, in the order of true and then of found clusters
+    wrong = [k for k, (one, other) in enumerate(zip(last, true, strict=True)) if one != other]
+    assert wrong == [6]
+    assert [row.split()[0] for row in cells] == [colours["cluster 0 (true 1)"]] * 9
+    found, truth = (
+        {
+            at: mark["colour"]
+            for mark in inside.marks_of(shown["clients"], k)
+            for at in zip(mark["x"], mark["y"], strict=True)
+        }
+        for k in (0, 1)
+    )
+    assert [place for place in found if found[place] != truth[place]] == [(0.5, -0.75)]  # client 3
+
+
+def test_memberships_are_drawn_from_their_round_on_and_count_clients_that_moved_once(tmp_path: Path):
+    run = one_run(tmp_path)
+    cluster = np.array([[0, 0, 0, 1, 1, 2], [0, 1, 0, 1, 1, -1], [1, 0, 0, 1, 1, 0]])
+    true = np.array([0, 0, 1, 1, 2, -1])
+    np.savez(run / "memberships.npz", rounds=np.array([1, 3, 7]), cluster=cluster, true_cluster=true)
+    page = inside.page_of(run)
+    figure = inside.figure_on(page, "memberships")
+    (cells,) = inside.marks_of(figure, kind="cells")
+    assert cells["left"] == [0.5, 2.5, 6.5, 7.5]  # to scale: rounds 1, 3, 7, and half a round more
+    (side,) = (mark["cells"] for axes in figure["axes"][0]["inside"] for mark in axes["marks"])
+    grey, zero, _, one, _, two = side  # true clusters of clients 5, 1, 0, 2, 3, 4, of which the first is unknown
+    assert (side, len({grey, zero, one, two})) == ([grey, zero, zero, one, one, two], 4)
+    # client 1 moved twice; client 5 lost its cluster, which no client has at the end
+    assert "6 clients in 2 clusters at the end; 2 clients changed" in figure["alternative text"]
+    below = inside.tables_below(page)["cfl-memberships"]["rows"]
+    assert below[2] == "1 | 0 | 0 from round 1, 1 from round 3, 0 from round 7"  # rounds, not their places
+
+
+def test_a_branch_of_the_tree_ends_with_its_last_round_and_its_last_number_of_clients(tmp_path: Path):
+    run = one_run(tmp_path)
+    rows = [(1, 0, 0, 10), (2, 0, 0, 6), (2, 1, 0, 4), (3, 0, 0, 4), (3, 1, 0, 3), (3, 2, 0, 3), (4, 0, 0, 2)]
+    columns = ("round", "cluster", "parent", "size")
+    write_table(run / "clusters.csv", CLUSTERS, rows_of(columns, [*rows, (4, 2, 0, 5)]))
+    page = inside.page_of(run)
+    figure = inside.figure_on(page, "splits")
+    found = {mark["text"]: mark["at"] for mark in inside.marks_of(figure, kind="text")}
+    assert found == {"2": [4, 0], "3 (ended)": [3, 2], "5": [4, 1]}  # from the bottom: clusters 0, 2, 1
+    assert list(lines(figure).values()) == [([1, 4], [0, 0]), ([2, 2, 3], [0, 2, 2]), ([3, 3, 4], [0, 1, 1])]
+    below = inside.tables_below(page)["cfl-splits"]["rows"]
+    assert below[1:] == ["0 |  | 1 | 4 | 10 | 2", "1 | 0 | 2 | 3 | 4 | 3", "2 | 0 | 3 | 4 | 3 | 5"]
+
+
+def test_only_chosen_layers_have_a_dot_and_the_lower_panel_is_of_the_gap(tmp_path: Path):
+    run = one_run(tmp_path)
+    write_table(run / "layers.csv", cases.LAYERS, rows_of(cases.LAYERS, cases.COMPARED))
+    figure = inside.figure_on(inside.page_of(run), "layers")
+    for number, (first, second, dots) in enumerate(
+        [
+            ([0.25, 0.75, 0.375], [0.5, 0.4375], [([1], [0.75]), ([0, 1], [0.5, 0.4375])]),
+            ([0.5, -0.125, 0.0625], [0.1875, 0.25, 0.3125], [([1], [-0.125]), ([0, 1], [0.1875, 0.25])]),
+        ]
+    ):
+        assert [y for _, y in lines(figure, number).values()] == [first, second]
+        assert [(mark["x"], mark["y"]) for mark in inside.marks_of(figure, number, "points")] == dots
+
+
+def test_bars_of_a_histogram_stand_on_those_of_other_clusters(tmp_path: Path):
+    run = one_run(tmp_path)
+    values = [(0, 0.15), (0, 0.25), (0, 0.65), (1, 0.95), (1, 0.25), (2, 0.25), (2, 0.675), (1, None)]
+    rows = [{"client": k, "cluster": c, "accuracy": v, "newcomer": 0} for k, (c, v) in enumerate(values)]
+    write_table(run / "clients.csv", CLIENTS, rows)
+    bars = inside.marks_of(inside.figure_on(inside.page_of(run), "histogram"), kind="bars")
+    assert [[int(height) for height in mark["height"]] for mark in bars] == [
+        [0, 1, 1, 0, 0, 0, 1, 0, 0, 0],
+        [0, 0, 1, 0, 0, 0, 0, 0, 0, 1],
+        [0, 0, 1, 0, 0, 0, 1, 0, 0, 0],
+    ]
+    assert [mark["base"][2] for mark in bars] == [0, 1, 2]
+    assert [mark["base"][6] for mark in bars] == [0, 1, 1]
+
+
+CLIENT_IDS, FOUND, TRUE = [3, 5, 8, 9, 12, 20], [1, 0, 1, 2, 0, 1], [1, 1, 0, 2, 0, 2]
+COSINES = {  # of places, all different: two clusters of three and of two clients, and one of a single client
+    **{(0, 1): -0.25, (0, 2): 0.75, (0, 3): 0.125, (0, 4): -0.75, (0, 5): 0.5, (1, 2): 0.0625, (1, 3): 0.375},
+    **{(1, 4): 0.875, (1, 5): -0.125, (2, 3): -0.5, (2, 4): -0.0625, (2, 5): 0.25, (3, 4): 0.3125, (3, 5): -0.375},
+    (4, 5): -0.625,
+}
+
+
+@pytest.fixture
+def compared(tmp_path: Path) -> Any:
+    """Makes the page of a run with snapshots of six clients in rounds 2 and 7, in which all differ."""
+    run, last = one_run(tmp_path), np.eye(6, dtype=np.float16)
+    for (one, other), cosine in COSINES.items():
+        last[one, other] = last[other, one] = cosine
+    plane = np.array([[1, 0.25], [-1, 0.5], [0.75, -0.25], [-0.75, -0.5], [0.5, 0.75], [-0.25, 1.5]], dtype=np.float16)
+    known = {"clients": np.array(CLIENT_IDS), "compared": np.array(8), "true_cluster": np.array(TRUE)}
+    for number, matrix, cluster, points in ((2, last / 2, [0] * 6, -plane), (7, last, FOUND, plane)):
+        arrays = {"similarity": matrix, "projection": points, "cluster": np.array(cluster)}
+        np.savez(run / "snapshots" / f"{number}.npz", **known, **arrays)
+    rows = [{"client": k, "cluster": 0, "n_train": 10 + k, "accuracy": k / 32, "newcomer": 0} for k in CLIENT_IDS]
+    write_table(run / "clients.csv", CLIENTS, rows)
+    return inside.page_of(run)
+
+
+def test_similarity_is_that_of_pairs_in_found_clusters_of_the_last_snapshot_without_oneself(compared: Any):
+    figure = inside.figure_on(compared, "similarity")
+    # within: places (0, 2), (0, 5), (2, 5) and (1, 4); a mean of clusters would be (0.5 + 0.875) / 2
+    within = (0.75 + 0.5 + 0.25 + 0.875) / 4
+    between = (sum(COSINES.values()) - 4 * within) / 11
+    assert figure["alternative text"].endswith(f"Mean cosine within clusters {within:.2f}, between them {between:.2f}.")
+    (cells,) = inside.marks_of(figure, kind="cells")
+    # rows: places 4, 1 (cluster 0), 2, 0, 5 (cluster 1) and 3 (cluster 2), in each by the true cluster
+    order = [4, 1, 2, 0, 5, 3]
+    expected = [[1 if a == b else COSINES[min(a, b), max(a, b)] for b in order] for a in order]
+    assert cells["cells"] == expected
+    first, second, third = (row.split(" | ") for row in inside.tables_below(compared)["cfl-similarity"]["rows"][1:])
+    # (4, 2), (4, 0), (4, 5), (1, 2), (1, 0), (1, 5); then (2, 0), (2, 5), (0, 5)
+    across = (-0.0625 - 0.75 - 0.625 + 0.0625 - 0.25 - 0.125) / 6
+    assert first[1:] == ["0.875", f"{across:.3f}", f"{(0.3125 + 0.375) / 2:.3f}"]
+    assert second[1:] == [f"{across:.3f}", "0.500", f"{(-0.5 + 0.125 - 0.375) / 3:.3f}"]
+    assert third[1:3] == [f"{(0.3125 + 0.375) / 2:.3f}", f"{(-0.5 + 0.125 - 0.375) / 3:.3f}"]
+
+
+def test_colours_of_a_matrix_leave_out_the_rarest_hundredth_at_each_end(tmp_path: Path):
+    run, upper = one_run(tmp_path), np.zeros((12, 12), dtype=np.float16)
+    upper[np.triu_indices(12, 1)] = np.arange(66) / 128 - 0.25  # 66 pairs, each twice: places 0 to 131
+    matrix = upper + upper.T + np.eye(12, dtype=np.float16)
+    known = {"clients": np.arange(12), "compared": np.array(12), "true_cluster": np.arange(12) % 3}
+    arrays = {"similarity": matrix, "projection": np.zeros((12, 2), np.float16), "cluster": np.arange(12) % 2}
+    np.savez(run / "snapshots" / "4.npz", **known, **arrays)
+    (cells,) = inside.marks_of(inside.figure_on(inside.page_of(run), "similarity"), kind="cells")
+    # places 1.31 and 129.69: 0.31 of the way from the lowest value to the next one, and the same from above
+    assert cells["range"] == pytest.approx([-0.25 + 0.31 / 128, -0.25 + 64.69 / 128], abs=1e-6)
+
+
+def test_a_map_places_the_clients_of_the_last_snapshot_under_their_own_numbers(compared: Any):
+    figure = inside.figure_on(compared, "map")
+    places = [(mark["x"], mark["y"]) for mark in inside.marks_of(figure, 0, "points")]
+    assert places == [([-1, 0.5], [0.5, 0.75]), ([1, 0.75, -0.25], [0.25, -0.25, 1.5]), ([-0.75], [-0.5])]
+    true = [mark["x"] for mark in inside.marks_of(figure, 1, "points")]
+    assert true == [[0.75, 0.5], [1, -1], [-0.75, -0.25]]
+    rows = inside.tables_below(compared)["cfl-map"]["rows"][1:]
+    assert rows[:3] == ["5 | 0 | 1 | 15 | 0.156", "12 | 0 | 0 | 22 | 0.375", "3 | 1 | 1 | 13 | 0.094"]
+    assert "by their similarity in round 7" in figure["alternative text"]
+
+
+def test_a_sample_has_clients_of_each_cluster_by_its_size():
+    sizes = (1900, 90, 9, 1)
+    counts = np.bincount(np.repeat(range(4), sizes)[inside.sampled(np.repeat(range(4), sizes))])
+    assert counts.tolist() == [475, 22, 2, 1]  # of 500: 475, 22.5, 2.25, and 1 instead of 0.25
+
+
+def test_the_line_of_a_histogram_of_sizes_is_the_median(tmp_path: Path):
+    figure = inside.pictures_of_data(cases.named_data())["size_histogram"]
+    assert lines(figure)["median 2"][0] == [2, 2]  # sizes 3, 1, 2, 0, 7: the mean is 2.6
+
+
+# Shifts and migrations
+
+SHIFTED = [(2, 0), (6, 0), (3, 1), (5, 2), (8, 2), (7, 3), (7, 4)]  # round, client
+DETECTED = [(2, 0, 0, 0), (4, 0, 0, 1), (11, 0, 1, 1), (1, 1, 0, 0), (9, 2, 1, 0), (10, 3, 0, 2)]
+
+
+def drifting(folder: Path, detected: Sequence[Sequence[int]], *more: str) -> inside.Content:
+    run = one_run(folder, 12)
+    write_table(run / "shift.csv", ("round", "client"), rows_of(("round", "client"), SHIFTED))
+    columns = ("round", "client", "cluster_before", "cluster_after", *more)
+    write_table(run / "migrations.csv", columns, rows_of(columns, detected))
+    return inside.figure_on(inside.page_of(run), "shifts")
+
+
+def test_a_delay_ends_with_the_first_detection_before_the_next_shift(tmp_path: Path):
+    figure = drifting(tmp_path, DETECTED)
+    (bars,) = inside.marks_of(figure, 1, "bars")
+    # client 0: 2 to 2, 6 to 11; client 2: none before round 8, then 8 to 9; client 3: 7 to 10
+    assert {left + bars["width"][0] / 2: height for left, height in zip(bars["left"], bars["height"], strict=True)} == (
+        pytest.approx({0: 1, 1: 1, 3: 1, 5: 1})
+    )
+    # never detected: clients 1 and 4, and the first shift of client 2; not the first: rounds 4 of client 0, 1 of 1
+    assert figure["caption"].endswith(
+        "before its data shifted again: 2.25 rounds on average; 3 of 7 shifts were not detected. 2 more detections "
+        "were not the first after a shift."
+    )
+
+
+def test_the_mean_delay_is_over_shifts_and_not_over_different_delays(tmp_path: Path):
+    # delays 1, 1, 4 and 0: client 2 is noticed in the round of its second shift, and so not after the first one
+    later = [(3, 0, 0, 0), (7, 0, 0, 1), (7, 1, 0, 0), (8, 2, 1, 0)]
+    assert "again: 1.50 rounds on average; 3 of 7 shifts" in drifting(tmp_path, later)["caption"]  # not 5 / 3
+
+
+def test_a_timeline_counts_clients_by_round_until_the_last_round_of_the_run(tmp_path: Path):
+    figure = drifting(tmp_path, DETECTED)
+    assert figure["axes"][0]["x limits"] == [0.5, 12.5]
+    bars = {mark["label"]: mark for mark in inside.marks_of(figure, 0, "bars")}
+    third = 0.8 / 3
+    assert bars["data shifted"]["height"] == [1, 1, 1, 1, 2, 1]
+    assert bars["data shifted"]["left"] == pytest.approx([k - 0.4 for k in (2, 3, 5, 6, 7, 8)])
+    assert bars["cluster changed"]["left"] == pytest.approx([k - 0.4 + 2 * third for k in (4, 9, 10)])
+    assert "rounds 1 to 12, clients: data shifted 7, drift detected 6, cluster changed 3." in figure["alternative text"]
+
+
+def test_a_change_of_cluster_without_a_detection_is_no_detection_but_ends_a_delay(tmp_path: Path):
+    figure = drifting(tmp_path, [(9, 0, 0, 2, 0), (6, 1, 1, 2, 0), (7, 2, 2, 3, 1)], "detected")
+    assert "clients: data shifted 7, drift detected 1, cluster changed 3." in figure["alternative text"]
+    assert "again: 2.67 rounds on average; 4 of 7 shifts were not noticed." in figure["caption"]  # 3, 3, 2
+
+
+# Comparisons
+
+
+@pytest.fixture
+def comparison(tmp_path: Path) -> Any:
+    path = cases.compared_runs(tmp_path)
+    return lambda target: inside.results_of(path, cases.compared_experiments(), [0, 1, 2], target)
+
+
+def test_a_difference_is_paired_by_seed_with_an_interval_by_students_t(comparison: Callable[..., Any]):
+    _, row, oracle = comparison(0.5).rows
+    # IFCA minus FedAvg: 0.25, -0.25, 0.5
+    mean, margin = 0.5 / 3, T2 * sqrt((((0.25 - 0.5 / 3) ** 2 + (-0.25 - 0.5 / 3) ** 2 + (1 / 3) ** 2) / 2) / 3)
+    assert (row["pairs"], row["difference"]) == (3, pytest.approx(mean))
+    assert (row["difference_low"], row["difference_high"]) == pytest.approx((mean - margin, mean + margin), rel=1e-6)
+    assert oracle["difference"] == pytest.approx((0.375 + 0.125 + 0.5625) / 3)
+
+
+def test_a_row_has_the_means_and_deviations_of_its_own_columns(comparison: Callable[..., Any]):
+    _, row, _ = comparison(0.5).rows
+    # test 0.75, 0.375, 0.9375; validation less 0.0625, 0.125, 0.1875; 4, 5 and 9 MiB in each of three rounds
+    assert (row["test_mean"], row["val_mean"]) == pytest.approx((2.0625 / 3, 1.6875 / 3))
+    assert row["test_sd"] == pytest.approx(sqrt(sum((x - 0.6875) ** 2 for x in (0.75, 0.375, 0.9375)) / 2))
+    assert row["val_sd"] == pytest.approx(sqrt(sum((x - 0.5625) ** 2 for x in (0.6875, 0.25, 0.75)) / 2))
+    assert (row["mib"], row["seconds"], row["clusters_mean"]) == pytest.approx((18.0, 280 / 3, 7 / 3))
+
+
+def test_the_cost_of_a_target_is_known_if_every_run_reaches_it_and_counts_until_its_first_round(comparison: Any):
+    average, ifca, oracle = comparison(0.5).rows
+    assert [row["reached"] for row in (average, ifca, oracle)] == [2, 2, 3]
+    assert (average["mib_to_target"], ifca["rounds_to_target"]) == (None, None)
+    # Oracle: rounds 1, 1 and 2 with 0.25, 0.375 and 0.75 MiB each
+    assert (oracle["rounds_to_target"], oracle["mib_to_target"]) == pytest.approx((4 / 3, (0.25 + 0.375 + 1.5) / 3))
+    lowest = comparison(None).rows  # the lowest score at the end is 0.375, of IFCA under seed 1
+    assert [row["target"] for row in lowest] == [0.375] * 3
+    assert [row["rounds_to_target"] for row in lowest] == pytest.approx([2, 7 / 3, 4 / 3])
+
+
+def test_the_target_of_an_error_is_the_highest_at_the_end_rounded_up(tmp_path: Path):
+    path = cases.compared_runs(tmp_path)
+    for file in [*path.glob("*/*/*.csv"), *path.glob("*/*/summary.json")]:
+        file.write_text(file.read_text().replace("accuracy", "mae").replace("max_weighted", "min_weighted"))
+        cases.seal(file.parent)
+    compared = {name: own for name, own in cases.compared_experiments().items() if name != "Oracle"}
+    average, ifca = inside.results_of(path, compared, [0, 1, 2]).rows
+    assert (average["target"], ifca["target"]) == (0.938, 0.938)  # of 0.9375, which 0.937 would not let it reach
+    assert (average["rounds_to_target"], ifca["reached"]) == (1, 3)
+
+
+def test_the_target_of_an_accuracy_is_the_lowest_at_the_end_rounded_down(tmp_path: Path):
+    path = cases.compared_runs(tmp_path)
+    cases.change_summary(path / "IFCA" / "seed-1", **{SCORE: 0.3759})
+    rows = inside.results_of(path, cases.compared_experiments(), [0, 1, 2]).rows
+    assert [row["target"] for row in rows] == [0.375] * 3
+
+
+def test_only_rounds_in_which_all_clients_are_scored_reach_a_target_and_all_of_those_do(tmp_path: Path):
+    path = cases.compared_runs(tmp_path)
+    for name, counted in (("IFCA", 12), ("Oracle", 10)):  # two of twelve clients have no model in round 2
+        for seed in range(3):
+            rows = cases.usual_rows((1, 2, 3))
+            for row, score in zip(rows, (0.25, 0.5, 0.75), strict=True):
+                row |= {SCORE: score, "clusters/assigned": 12, "clients/evaluated": 12}
+            rows[1] |= {"clusters/unobserved": 2, "clusters/assigned": 10, "clients/evaluated": counted}
+            write_table(path / name / f"seed-{seed}" / "metrics.csv", tuple(rows[0]), rows)
+            cases.seal(path / name / f"seed-{seed}")
+    _, ifca, oracle = inside.results_of(path, cases.compared_experiments(), [0, 1, 2], 0.5).rows
+    assert (ifca["rounds_to_target"], oracle["rounds_to_target"]) == (2, 3)
+
+
+def test_clients_that_only_one_of_two_runs_scores_do_not_count_in_their_difference(tmp_path: Path):
+    path = cases.compared_runs(tmp_path)
+    # client, test examples, score: the weighted means are those of the summaries, 0.5 and 0.75
+    scored = {"FedAvg": ((0, 2, 0.5), (1, 6, 0.25), (2, 4, 0.875)), "IFCA": ((0, 2, 0.0), (1, 6, 1.0))}
+    for name, found in scored.items():
+        rows = [{"client": k, "n_test": size, "accuracy": score, "newcomer": 0} for k, size, score in found]
+        write_table(path / name / "seed-0" / "clients.csv", CLIENTS, rows)
+    cases.seal(path / "FedAvg" / "seed-0")
+    counts = {"clusters/unobserved": 2, "clusters/assigned": 10, "clients/evaluated": 10}
+    cases.change_summary(path / "IFCA" / "seed-0", **counts)
+    _, row, _ = inside.results_of(path, cases.compared_experiments(), [0, 1, 2], 0.5).rows
+    assert (row["pairs"], row["pairs_over_shared_clients"]) == (3, 1)
+    # under seed 0: 6 of 8 examples against 2.5 of 8; a mean over clients would be 0.5 against 0.375
+    assert row["difference"] == pytest.approx(((6 - 2.5) / 8 - 0.25 + 0.5) / 3)
+
+
+def test_a_gap_is_that_between_means_over_the_seeds(comparison: Callable[..., Any]):
+    rows = comparison(0.5).rows
+    # means: FedAvg 1.5625 / 3, IFCA 2.0625 / 3, Oracle 2.625 / 3; best seeds would give 0.3125 / 0.375
+    assert [row["gap_closed"] for row in rows] == pytest.approx([0, (2.0625 - 1.5625) / (2.625 - 1.5625), 1])
+
+
+# Statistics
+
+
+def test_an_interval_is_that_of_students_t_and_a_deviation_that_of_a_sample():
+    found, (mean, deviation) = interval([1.0, 2.0, 4.0]), (7 / 3, sqrt((16 / 9 + 1 / 9 + 25 / 9) / 2))
+    assert (found.mean, found.margin) == pytest.approx((mean, T2 * deviation / sqrt(3)), rel=1e-6)
+    assert spread([1.0, 2.0, 4.0]).deviation == pytest.approx(deviation)
+    pair = paired_difference({1: 0.5, 2: 0.75, 3: 0.0}, {2: 0.25, 1: 0.375, 4: 1.0})  # 0.125 and 0.5
+    assert (pair.mean, pair.low) == pytest.approx((0.3125, 0.3125 - T1 * 0.1875), rel=1e-6)
+
+
+def test_rank_one_is_the_best_of_each_data_set_and_equal_scores_share_their_ranks():
+    table = {
+        "x": {"a": 0.1, "b": 0.5, "c": 0.9},
+        "y": {"a": 0.5, "b": 0.5, "c": 0.7},
+        "z": {"a": 0.3, "b": 0.8, "c": 0.6},
+    }
+    assert dict(friedman(table).mean_ranks) == pytest.approx({"c": 4 / 3, "b": 5.5 / 3, "a": 8.5 / 3})
+    assert list(friedman(table, higher_is_better=False).mean_ranks) == ["a", "b", "c"]
+
+
+def test_groups_of_methods_that_do_not_differ_are_the_largest_ones():
+    names, sets = "abcdef", range(12)
+    # ranks are the same on all data sets; those that differ by 2.18 or more are told apart with twelve of them
+    found = friedman({str(k): {name: 1.0 - place for place, name in enumerate(names)} for k in sets})
+    assert found.critical_difference == pytest.approx(2.85 * sqrt(6 * 7 / (6 * 12)), rel=2e-3)
+    assert found.groups == [("a", "b", "c"), ("b", "c", "d"), ("c", "d", "e"), ("d", "e", "f")]
+    wider = friedman({str(k): {name: 1.0 - place for place, name in enumerate(names)} for k in range(4)})
+    assert wider.groups == [("a", "b", "c", "d"), ("b", "c", "d", "e"), ("c", "d", "e", "f")]
+
+
+# Searches
+
+TRIALS = [  # status, repeats, score, MiB, eta_g
+    *(("finished", None, 0.5, 3.0, 0.05), ("stopped", None, 0.9375, 0.25, 0.2), ("finished", None, 0.75, 2.0, 0.1)),
+    *(("failed", None, None, None, 0.25), ("finished", None, 0.625, 1.0, 0.15), ("finished", 2, None, None, 0.1)),
+    *(("finished", None, 0.5625, 2.5, 0.0), ("finished", None, 0.75, 2.25, 0.3)),
+]
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    path = tmp_path / "study"
+    path.mkdir()
+    Study(**(STUDY | {"limits": {}})).write(path / "study.yaml", "89abcdef")
+    for number, (status, repeats, score, mib, eta) in enumerate(TRIALS):
+        figures = {"error": "gone"} if score is None else {"score": score, "mib": mib, "rounds": 4, "seconds": 1.0}
+        trial(path, number, status, {ETA: eta, cases.CLUSTERS_OF: 2 + number % 2}, repeats=repeats, **figures)
+    return path
+
+
+def points(figure: inside.Content, number: int = 0) -> dict[str, list[tuple[float, float]]]:
+    marks = inside.marks_of(figure, number, "points")
+    return {mark["label"]: list(zip(mark["x"], mark["y"], strict=True)) for mark in marks}
+
+
+def test_the_best_so_far_is_that_of_finished_trials_and_a_failed_one_is_at_the_lower_edge(study: Path):
+    figure = inside.pictures_of_search(study)["history"]
+    x, y = lines(figure)["best so far"]
+    assert sorted(set(zip(x, y, strict=True))) == [
+        *((0, 0.5), (1, 0.5), (2, 0.5), (2, 0.75), (3, 0.75), (4, 0.75), (6, 0.75), (7, 0.75))
+    ]
+    found = points(figure)
+    assert found["finished"] == [(0, 0.5), (2, 0.75), (4, 0.625), (6, 0.5625), (7, 0.75)]
+    assert (found["stopped"], found["failed"]) == ([(1, 0.9375)], [(3, 0.5)])
+
+
+def test_the_front_is_of_finished_trials_that_none_beats_in_both(study: Path):
+    found = points(inside.pictures_of_search(study)["pareto"])
+    # 0.75 for 2.25 MiB costs more than 0.75 for 2 MiB, which is therefore the best, too
+    assert found["Pareto front"] == [(1.0, 0.625), (2.0, 0.75)]
+    assert found["finished"] == [(3.0, 0.5), (2.5, 0.5625), (2.25, 0.75)]
+
+
+def test_a_slice_places_each_trial_by_its_own_value(study: Path):
+    figure = inside.pictures_of_search(study)["slices"]
+    assert points(figure)["finished"] == [(0.05, 0.5), (0.1, 0.75), (0.15, 0.625), (0.0, 0.5625), (0.3, 0.75)]
+    assert points(figure, 1)["finished"] == [(2, 0.5), (2, 0.75), (2, 0.625), (2, 0.5625), (3, 0.75)]
+
+
+def test_a_slice_has_the_trials_that_have_its_parameter(tmp_path: Path):
+    Study(**(STUDY | {"limits": {}})).write(tmp_path / "study.yaml", "89abcdef")
+    values = [{cases.CLUSTERS_OF: 2}, {ETA: 0.25}, {ETA: 0.125}, {cases.CLUSTERS_OF: 3}, {ETA: 0.0625}]
+    for number, own in enumerate(values):
+        trial(tmp_path, number, "finished", own, score=0.125 * (5 - number), mib=1.0, rounds=4, seconds=1.0)
+    figure = inside.pictures_of_search(tmp_path)["slices"]
+    assert points(figure)["finished"] == [(0.25, 0.5), (0.125, 0.375), (0.0625, 0.125)]
+    assert points(figure, 1)["finished"] == [(2, 0.625), (3, 0.25)]
+
+
+def test_a_slice_over_decades_is_logarithmic_and_words_are_in_their_order(tmp_path: Path):
+    Study(**(STUDY | {"limits": {}})).write(tmp_path / "study.yaml", "89abcdef")
+    for number, (eta, word) in enumerate([(0.25, "b"), (0.001, "c"), (0.02, "a")]):
+        values = {ETA: eta, cases.CLUSTERS_OF: word}
+        trial(tmp_path, number, "finished", values, score=0.125 * (5 - number), mib=1.0, rounds=4, seconds=1.0)
+    figure = inside.pictures_of_search(tmp_path)["slices"]
+    assert [axes.get("x scale") for axes in figure["axes"]] == ["log", None]
+    assert figure["axes"][1]["x ticks"] == {"0": "a", "1": "b", "2": "c"}
+    assert points(figure, 1)["finished"] == [(1, 0.625), (2, 0.5), (0, 0.375)]
+
+
+def test_a_trial_that_repeats_a_setting_is_not_counted_among_the_finished_ones(study: Path):
+    page = inside.page_of(study)
+    assert page.lines[0].startswith(f"7 trials, 5 of them finished. The best, 0002, has {METRIC} 0.7500: ")
+    (first, *_) = inside.shown(page)["sections"][0]["blocks"]
+    assert first["paragraph"].startswith(
+        "7 trials: 5 finished, 1 stopped early, 1 failed; 1 setting had been tried before."
+    )
+
+
+def test_the_gain_on_new_seeds_is_that_on_test_data_seed_by_seed(study: Path):
+    found = {"best": [(0.75, 0.5), (0.8125, 1.0)], "default": [(0.5, 0.375), (0.5, 0.625)]}  # validation, test
+    summaries = {
+        name: {str(seed): {METRIC: val, SCORE: test} for seed, (val, test) in enumerate(own)}
+        for name, own in found.items()
+    }
+    (study / "repeats").mkdir()
+    (study / "repeats" / "repeats.json").write_text(json.dumps(summaries))
+    (table,) = [b for b in inside.shown(inside.page_of(study))["sections"][0]["blocks"] if "table" in b]
+    half = f"{T1 * 0.125:.4f}"  # gains of 0.125 and 0.375: half of their distance times t
+    assert table["note"].endswith(f"seed by seed: 0.2500 ± {half}.")
+    assert table["rows"][1].startswith("best | 2 | 0.7812 ± 0.3971 | 0.7500 ± ")
+
+
+def test_a_smaller_error_on_new_seeds_is_a_gain(study: Path):
+    (study / "trials" / "0000" / "summary.json").write_text(json.dumps({"test/min_weighted_mae": 0.5}))
+    found = {"best": (1.0, 1.5), "default": (3.0, 4.0)}
+    summaries = {
+        name: {str(seed): {"val/weighted_mae": value, "test/weighted_mae": value} for seed, value in enumerate(own)}
+        for name, own in found.items()
+    }
+    (study / "repeats").mkdir()
+    (study / "repeats" / "repeats.json").write_text(json.dumps(summaries))
+    (table,) = [b for b in inside.shown(inside.page_of(study))["sections"][0]["blocks"] if "table" in b]
+    assert table["note"].endswith(f"seed by seed: 2.2500 ± {T1 * 0.25:.4f}.")  # 2 and 2.5
+
+
+# The terminal
+
+
+def test_the_end_of_a_run_has_the_last_scores_gains_of_which_more_is_better_and_sizes_without_newcomers(tmp_path: Path):
+    mae, ends = Score("mae", higher_is_better=False), []
+    # clients 0 and 1 in cluster 0, 2 to 4 in cluster 3, and a newcomer in cluster 0
+    for name, values in {"IFCA": (0.5, 1.0, 0.375, 0.75, 0.25), "FedAvg": (0.75, 1.5, 0.25, 0.75, 0.5)}.items():
+        clusters = (0, 0, 3, 3, 3, 0)
+        known = enumerate(zip(clusters, (*values, 9.0), strict=True))
+        rows = [{"client": k, "cluster": c, "n_test": 8, "mae": v, "newcomer": int(k == 5)} for k, (c, v) in known]
+        (tmp_path / name).mkdir()
+        write_table(tmp_path / name / "clients.csv", client_columns((mae,)), rows)
+        summary = {"algorithm": name, "seed": 0, "clusters/ari": None, "clusters/silhouette": None}
+        summary |= {
+            "test/weighted_mae": sum(values) / 5,
+            "test/mean_mae": sum(values) / 5,
+            "test/worst10_mae": max(values),
+        }
+        summary |= {"test/min_weighted_mae": 0.125, "clusters/unobserved": 0, "clusters/assigned": 5}
+        summary |= {"clients/evaluated": 5, "traffic/mib": 1.0, "time/elapsed_seconds": 9.0}
+        ends.append(inside.finished_run(tmp_path / name, summary))
+    text = inside.end_of_run(inside.finished_run(ends[0].path, ends[0].summary, ends[1]))
+    # errors fall by 0.25, 0.5, -0.125, 0 and 0.25: 0.875 in all, and one of five clients loses
+    assert "Gain per client over FedAvg: +0.175 on average; 20% of clients lose." in text
+    assert "Cluster sizes: 2, 3." in text
+    assert text.splitlines()[1].split() == ["IFCA", "0.575", "0.575", "1.000", "1.0", "9.0"]
+
+
+def test_a_dry_run_counts_the_seconds_of_its_own_thread():
+    steps, seconds = inside.estimated_cost(wall=0.5, own=0.125)  # seconds per step; other processes take the rest
+    assert seconds == pytest.approx(0.125 * steps)
+
+
+def test_each_split_has_its_own_loss_and_each_newcomer_its_own_closeness():
+    splits = {
+        "validation": {"right": [1, 3, 0], "count": [2, 4, 0], "loss": [1.0, 2.0, 0.0]},
+        "test": {"right": [1, 6, 4], "count": [2, 8, 4], "loss": [1.0, 2.5, 7.0]},
+    }
+    rows = [line.split() for line in inside.scores_of_splits(splits).splitlines()[1:]]
+    assert rows[0] == ["validation", "2", "0.667", "0.625", "0.500", "0.500"]  # 4 of 6; 1/2 and 3/4; 3 of 6
+    assert rows[1] == ["test", "3", "0.786", "0.750", "0.500", "0.750"]  # 11 of 14; 1/2, 3/4 and 1; 10.5 of 14
+    closeness = [[0.25, 0.125, 0.75], [0.5, 0.0625, 0.375], [-0.5, 0.3125, -0.25]]
+    text = inside.table_of_newcomers([2, 0, 1], [False] * 3, closeness)
+    assert [line.split() for line in text.splitlines()[1:4]] == [
+        ["0", "2", "0.750", "0", "(0.250)"],
+        ["1", "0", "0.500", "2", "(0.375)"],
+        ["2", "1", "0.312", "2", "(-0.250)"],
+    ]
+
+
+# Pages
+
+
+def test_names_are_text_and_marks_say_the_values_of_their_own_rounds(tmp_path: Path):
+    (tmp_path / "<i>x").mkdir()
+    run = made_run(tmp_path / "<i>x" / "<b>run", [metric_row(1)], snapshots=0, over=False)
+    (run / "clusters.csv").unlink()
+    html = inside.html_of(inside.page_of(run))
+    assert "&lt;b&gt;run" in html
+    assert "<b>run" not in html
+    notes = inside.notes_on_marks("a", range(1, 500), [k / 500 for k in range(1, 500)])
+    assert [note.split("&#10;")[1:] for note in notes[:2]] == [["round 1", "score 0.002"], ["round 9", "score 0.018"]]
+    assert notes[-1].split("&#10;")[1:] == ["round 497", "score 0.994"]
+    band, line = inside.groups_on_page("a")
+    assert "style" not in band + line  # a style of the group, which is that of its marks, would hide the line
+
+
+# What the plan changes
+
+
+def front(path: Path) -> Any:
+    path.mkdir()
+    Study(**(STUDY | {"limits": {}})).write(path / "study.yaml", "89abcdef")
+    for number, (score, mib) in enumerate([(0.75, 2.0), (0.625, 1.0), (0.875, 4.0)]):
+        trial(path, number, "finished", {ETA: 0.1 * number}, score=score, mib=mib, rounds=4, seconds=1.0)
+    return lines(inside.pictures_of_search(path)["pareto"])["Pareto front"]
+
+
+def minority(path: Path) -> Any:
+    run = made_run(path, [metric_row(1)], snapshots=0, over=False)
+    true, found = np.array([0, 0, 1, 1, 2, 2, 2, 3, 3]), np.array([[0] * 8 + [1]])
+    np.savez(run / "memberships.npz", rounds=np.array([1]), cluster=found, true_cluster=true)
+    return [entry["label"] for entry in inside.figure_on(inside.page_of(run), "memberships")["legend"][:2]]
+
+
+def gap(path: Path) -> Any:
+    cases.compared_runs(path)
+    for name, values in {
+        "FedAvg": (0.5, 0.25, 0.75),
+        "IFCA": (0.25, 0.25, 0.5),
+        "Oracle": (0.25, 0.5625, 0.75),
+    }.items():
+        for seed, value in enumerate(values):
+            cases.change_summary(path / name / f"seed-{seed}", **{SCORE: value})
+    rows = inside.results_of(path, cases.compared_experiments(), [0, 1, 2], 0.5).rows
+    return [None if row["gap_closed"] is None else round(row["gap_closed"], 3) for row in rows]
+
+
+def noise(path: Path) -> Any:
+    runs = {"A": [scores(0.5), scores(0.25), scores(0.75)], "B": [scores(0.625), scores(0.375), scores(0.53125)]}
+    return "best first" in seeds_page(path, runs).lines[0]
+
+
+def recorded(path: Path) -> Any:
+    train(digits(algorithm=IFCA(2), rounds=5, tracking=Tracking(snapshots_every=3)), path)
+    with np.load(path / "memberships.npz") as arrays:
+        return arrays["rounds"].tolist()
+
+
+def fonts(path: Path) -> Any:
+    return b"/Type3" in inside.pdf_of(path)
+
+
+def fewest(path: Path) -> Any:
+    return next(count for count in range(1, 20) if inside.importance_with(count))
+
+
+CHANGING: list[tuple[str, Callable[[Path], Any], Any, Any]] = [  # point of the review, what is shown, today, later
+    ("N1: fonts of a PDF are of Type 3", fonts, True, False),
+    ("N2: a gap that cannot be told from none is closed", gap, [0, -8, 1], [None, None, None]),
+    ("N3: a difference within the noise is ranked", noise, True, False),
+    ("N4: trials without which importance is unknown", fewest, 8, 10),
+    ("N5: a cluster has the name of a minority", minority, ["cluster 0 (true 2)", "cluster 1 (true 3)"],
+     ["cluster 0", "cluster 1 (true 3)"]),
+    ("N6: rounds whose memberships are recorded; clients join in each round", recorded, [1, 4, 5], [1, 2, 3, 4, 5]),
+    ("N7: a front is a diagonal, not a staircase", front, ([1, 2, 4], [0.625, 0.75, 0.875]),
+     ([1, 2, 2, 4, 4], [0.625, 0.625, 0.75, 0.75, 0.875])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("show", "today"), [row[1:3] for row in CHANGING], ids=[row[0] for row in CHANGING])
+def test_what_the_plan_changes_is_shown_as_today(show: Callable[[Path], Any], today: Any, tmp_path: Path):
+    assert show(tmp_path / "shown") == today
