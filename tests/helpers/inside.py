@@ -138,3 +138,15 @@ def _is_compiled(case: Case) -> bool:
         except _CompiledError:
             return True
     return False
+
+
+def make_work(
+    way: str, task: Callable[[], LightningModule], data: FederatedData, local: LocalTraining, rows_mib: int = 1024
+) -> Any:
+    """Returns an object that gives the `LocalWork` of a round, `at(round, data)`, by training in one way.
+
+    Args:
+        rows_mib: Memory of the local models of a fit, above which they are read in chunks.
+    """
+    plan = replace(_PLANS[way], precision="64-true", rows_mib=rows_mib)
+    return build_engine(task, plan, 5, local)
