@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import cache, partial
 from inspect import signature
-from itertools import chain
+from itertools import chain, cycle, islice
 from math import inf, nan
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
-from inside import CENTER, ROUND, START, Case, Clients, find_refusal, why_absent
+from inside import CENTER, ROUND, START, Case, Clients, find_refusal, why_absent, without_compiled_steps
 from lightning import LightningModule
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -25,9 +26,10 @@ from torch.optim.lr_scheduler import ExponentialLR
 from torch.testing import assert_close
 
 from lit_cfl.data import Augment, ClientIndex, Examples, FederatedData
+from lit_cfl.errors import InputError
 from lit_cfl.experiment import LocalTraining
 from lit_cfl.keyed_random import draw_keyed_uniform
-from lit_cfl.local_work import Budget, LocalWork
+from lit_cfl.local_work import Budget, LocalCosts, LocalWork
 from lit_cfl.nets import MCLR, MLP, MNISTCNN
 from lit_cfl.tasks import Classification, MultiLabel, NextToken, Regression
 
@@ -67,10 +69,11 @@ def several() -> FederatedData:
     return replace(data, examples=replace(data.examples, labels=labels, num_labels=0))
 
 
-def floats(last: float = 1.0) -> FederatedData:
-    """Makes clients with inputs of type float; the last number of client 4 is given."""
+def floats(spoilt: int | None = None) -> FederatedData:
+    """Makes clients with inputs of type float, of which one example has a pixel that is no number."""
     inputs = torch.rand(sum(SIZES), *SHAPE, generator=torch.Generator().manual_seed(3))
-    inputs[sum(SIZES[:5]) - 1, 0, 8, 8] = last
+    if spoilt is not None:
+        inputs[spoilt, 0, 8, 8] = nan
     return clients_of(Examples(inputs, draw_labels(len(inputs)), 10), SIZES)
 
 
@@ -139,17 +142,20 @@ class Normalised(nn.Module):
 
 
 class Attention(nn.Module):
-    """Net with a mask of -inf, a temperature without axes, and a layer that is used twice."""
+    """Net with a mask of -inf, a temperature without axes, a layer that is used twice, and two biases in a sum."""
 
     def __init__(self) -> None:
         super().__init__()
         self.mix, self.head = nn.Linear(9, 9), nn.Linear(81, 10)
         self.temperature = nn.Parameter(torch.tensor(1.5))
         self.register_buffer("mask", torch.triu(torch.full((9, 9), -inf), 1))
+        self.one, self.two = nn.Parameter(torch.rand(10)), nn.Parameter(torch.rand(10))
 
     def forward(self, inputs: Tensor) -> Tensor:
         rows = self.mix(self.mix(inputs.flatten(1, 2)).tanh())
-        return self.head(((rows @ rows.mT / self.temperature + self.mask).softmax(-1) @ rows).flatten(1))
+        return (self.one + self.two) + self.head(
+            ((rows @ rows.mT / self.temperature + self.mask).softmax(-1) @ rows).flatten(1)
+        )
 
 
 class Reader(nn.Module):
@@ -207,6 +213,21 @@ class Centred(Own):
 
     def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         return super().losses((batch[0] - batch[0].mean(0), batch[1]))
+
+
+class CutOff(Own):
+    """User's module whose losses are cut off where usual examples do not reach."""
+
+    def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return cross_entropy(self.fc(batch[0].flatten(1)), batch[1], reduction="none").clamp(max=1000)
+
+
+class HalfDetached(Own):
+    """User's module whose gradients are not those of its losses."""
+
+    def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        losses = cross_entropy(self.fc(batch[0].flatten(1)), batch[1], reduction="none")
+        return (losses + losses.detach()) / 2
 
 
 class Hooked(Own):
@@ -304,7 +325,7 @@ CASES: dict[str, Case] = BY_HAND | {
     "batch norm that keeps its statistics": row(partial(Normalised, resting=True, momentum=0.3)),
     "batch norm without statistics": row(partial(Normalised, track_running_stats=False)),
     "layer norm": row(lambda: chain_of(nn.LayerNorm(81), 10)),
-    "attention": row(Attention, prox=0.1),
+    "attention": row(Attention, partial(SGD, lr=0.1, momentum=0.5, weight_decay=0.1), prox=0.1),
     "lstm": row(partial(Reader, nn.LSTM), data=tokens),
     "gru": row(partial(Reader, nn.GRU), data=tokens, prox=0.1),
     "frozen biases": row(lambda: freeze("fc1.bias", "fc2.bias")),
@@ -318,6 +339,8 @@ CASES: dict[str, Case] = BY_HAND | {
     "penalty": task(lambda: Classification(mlp(), by_kind, 0.02), prox=0.2),
     "penalty under adam": task(lambda: Classification(mlp(), partial(Adam, lr=0.01), 0.1)),
     "own module": task(Own),
+    "losses cut off": task(CutOff),
+    "losses half detached": task(HalfDetached),
     "own step": task(OwnStep),
     "own hook": task(Hooked),
     "loss of a whole batch": task(Centred),
@@ -350,7 +373,7 @@ CASES: dict[str, Case] = BY_HAND | {
     "rates of mini-batches": row(
         optimizer=partial(by_kind, kind=AdamW, rates=(0.01, 0.04)), local=replace(LOCAL, lr_schedule=HALVED)
     ),
-    "a client that diverges": row(data=partial(floats, nan), local=replace(LOCAL, on_divergence="skip")),
+    "a client that diverges": row(data=partial(floats, 44), local=replace(LOCAL, on_divergence="skip")),
     # examples
     "floats": row(data=floats),
     "bytes with an offset": row(data=partial(images, offset=7.0)),
@@ -381,6 +404,8 @@ REFUSED = {  # row: who refuses it today, and later, when a chain is a chain of 
     "own hook": (NEITHER, NEITHER),
     "loss of a whole batch": (NEITHER, NEITHER),
     "own module": ("chain compiled", "compiled"),  # a chain, but for its label smoothing
+    "losses cut off": ("chain compiled", "compiled"),
+    "losses half detached": ("chain compiled", "compiled"),
     "cnn with dropout": ("chain compiled", "compiled"),
     "strides": ("chain compiled", "compiled"),
     "layer norm": ("chain compiled", "compiled"),
@@ -471,6 +496,39 @@ def test_two_workers_give_the_bits_of_one_process(name: str):
         assert_close(found[what], expected, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["linear", "mlp"])
+def test_a_client_that_starts_from_the_only_model_leaves_it_unchanged(name: str, way: str):
+    if reason := why_absent(way):
+        pytest.skip(reason)
+    clients, client = Clients(way, CASES[name]), torch.tensor([2])
+    models, centers = clients.models[1:2].clone(), clients.models[2:3].clone()
+    row = clients.work.fit(models, client, prox=0.3, centers=centers).rows[0]
+    assert torch.equal(models[0], clients.models[1])
+    assert torch.equal(centers[0], clients.models[2])
+    assert (row - models[0]).norm() > 1e-3
+
+
+@pytest.mark.parametrize("way", ["loop", "stack", "stack of 1"])
+def test_a_client_that_diverges_first_changes_no_other(way: str):
+    local = replace(LOCAL, on_divergence="skip")
+    found, expected = (Clients(way, row(data=data, local=local)) for data in (partial(floats, 0), floats))
+    spoilt, sound = (clients.fit(torch.arange(7)) for clients in (found, expected))
+    assert spoilt.trained.tolist() == [False, False, True, False, True, True, True]
+    assert torch.equal(spoilt.rows[1], found.models[START[1]])
+    assert_close(spoilt.rows[2:], sound.rows[2:], rtol=0, atol=WAYS[way][1])
+    assert_close(spoilt.losses[2:], sound.losses[2:], rtol=0, atol=WAYS[way][1], equal_nan=True)
+
+
+@pytest.mark.parametrize("way", ["trainer", "loop", "stack"])
+@pytest.mark.parametrize(("sizes", "last"), [((0, 4, 11), "keep"), ((0, 1, 20), "join")])
+def test_batch_norm_refuses_a_mini_batch_of_one_example(sizes: tuple[int, ...], last: Any, way: str):
+    case = row(Normalised, data=partial(images, sizes), local=replace(LOCAL, last_batch=last))
+    lone = sizes.index(11 if 11 in sizes else 1)
+    with pytest.raises(InputError, match=f"client {lone} .* (one of its|a single example)"):
+        Clients(way, case).fit(torch.arange(3))
+
+
 # Outside of the package: what all ways share
 
 
@@ -542,15 +600,23 @@ def one_hot(sizes: Sequence[int], **options: Any) -> FederatedData:
     return clients_of(Examples(inputs, torch.ones(len(inputs)), 0, **options), sizes)
 
 
+def work_of(sizes: Sequence[int], local: LocalTraining = LOCAL, round: int = 2, **options: Any) -> LocalWork:
+    make = lambda: Regression(nn.Linear(25, 1, bias=False), partial(SGD, lr=0.5))  # noqa: E731
+    return Clients("loop", Case(make, lambda: one_hot(sizes, **options), local)).at(round)
+
+
 def read_weights(
-    client: int, budget: Budget, sizes: Sequence[int] = (0, 3, 17, 20, 25, 20), round: int = 2, purpose: str = "train",
-    local: LocalTraining = LOCAL, **options: Any,
-) -> Tensor:  # fmt: skip
-    case = Case(
-        lambda: Regression(nn.Linear(25, 1, bias=False), partial(SGD, lr=0.5)), lambda: one_hot(sizes, **options), local
-    )
-    work = Clients("loop", case).at(round)
-    return work.fit(torch.zeros(1, 25).double(), torch.tensor([client]), budget=budget, purpose=purpose).rows[0]
+    client: int,
+    budget: Budget,
+    sizes: Sequence[int] = (0, 3, 17, 20, 25, 20),
+    purpose: str = "train",
+    **options: Any,
+) -> Tensor:
+    fit = work_of(sizes, **options).fit(ZEROS, torch.tensor([client]), budget=budget, purpose=purpose)
+    return fit.rows[0]
+
+
+ZEROS = torch.zeros(1, 25).double()
 
 
 @pytest.mark.parametrize(
@@ -567,6 +633,18 @@ def test_an_epoch_has_mini_batches_of_these_sizes(last: Any, sizes: list[list[in
         expected = sorted(chain.from_iterable([size] * size for size in of_client))
         assert sorted((1 / weights[weights > 0]).round().long().tolist()) == expected
         assert weights[(0, 3, 17, 20, 25)[client] :].eq(0).all()
+    for budget, steps in ((Budget(2), None), (Budget(3, "steps"), 3)):
+        work = work_of((0, 3, 17, 20, 25), replace(LOCAL, last_batch=last))
+        work.fit(ZEROS, torch.arange(5), budget=budget)
+        batches = [list(islice(cycle(of_client), steps or 2 * len(of_client))) for of_client in sizes]
+        assert work.costs == LocalCosts(sum(map(len, batches)), sum(map(sum, batches)))
+
+
+def test_mini_batches_do_not_depend_on_a_compiler(tmp_path: Path):
+    of_client = partial(read_weights, 4, Budget(7, "steps"))
+    compiled = of_client()
+    with without_compiled_steps(tmp_path):
+        assert torch.equal(of_client(), compiled)
 
 
 def test_mini_batches_differ_between_clients_rounds_purposes_and_epochs():

@@ -1,13 +1,16 @@
 """Trains the clients of a table's rows in each way of training: what these tables need from inside the package."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from compiled_steps import steps_of
 from lightning import LightningModule
 from torch import Tensor
 
@@ -109,6 +112,15 @@ def why_absent(way: str) -> str | None:
     if way == "compiled" and load_library()[0] is None:
         return "there are no compiled steps"
     return None
+
+
+def without_compiled_steps(empty: Path) -> AbstractContextManager[None]:
+    """Disables the compiled steps within a block, as on a machine without a compiler.
+
+    Args:
+        empty: An empty folder.
+    """
+    return steps_of(empty)
 
 
 def find_refusal(way: str, case: Case) -> str | None:
