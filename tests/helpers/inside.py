@@ -34,7 +34,6 @@ _PLANS = {
     "ray": Plan("loop", workers=2),
     "gpu": Plan("stack", lanes=4, device="cuda:0"),
 }
-_SINGLE = ("compiled",)  # ways that compute in float32; the others compute in float64
 START = torch.tensor([1, 0, 3, 2, 0, 1, 2])  # the model from which each client of a row starts
 CENTER = torch.tensor([2, 0, 1, 0, 2, 1, 3])  # the model to which its proximal term pulls it
 ROUND = 2
@@ -60,6 +59,10 @@ class Case:
         return {name: value(clients) if callable(value) else value for name, value in self.options.items()}
 
 
+def _precision_of(way: str) -> Any:
+    return "32-true" if way == "compiled" else "64-true"
+
+
 class _CompiledError(Exception):
     """Raised in place of the compiled steps, to see whether a fit would use them."""
 
@@ -67,8 +70,8 @@ class _CompiledError(Exception):
 class Clients:
     """The clients of a row, trained in one way. They start from four models, and are pulled to the same four."""
 
-    def __init__(self, way: str, case: Case) -> None:
-        plan = _PLANS[way] if way in _SINGLE else replace(_PLANS[way], precision="64-true")
+    def __init__(self, way: str, case: Case, precision: Any = None) -> None:
+        plan = replace(_PLANS[way], precision=precision or _precision_of(way))
         self.case, self.data = case, case.data()
         self._engine = build_engine(case.task, plan, 5, case.local)
         self.models = torch.stack([self._engine.initial(number) for number in range(4)])
@@ -130,8 +133,7 @@ def find_refusal(way: str, case: Case) -> str | None:
         return None
     # on a CPU a stack is refused as slow, but it computes the same
     device = "cuda:0" if plan.engine == "stack" else plan.device
-    precision = "32-true" if way in _SINGLE else "64-true"
-    against = get_way(plan.engine).reason_against(_traits_of(case), device, precision, case.local)
+    against = get_way(plan.engine).reason_against(_traits_of(case), device, _precision_of(way), case.local)
     if against is None and way == "compiled" and not _is_compiled(case):
         return "PyTorch trains this chain"
     return against
@@ -160,5 +162,5 @@ def make_work(
     Args:
         rows_mib: Memory of the local models of a fit, above which they are read in chunks.
     """
-    plan = replace(_PLANS[way], precision="64-true", rows_mib=rows_mib)
+    plan = replace(_PLANS[way], precision=_precision_of(way), rows_mib=rows_mib)
     return build_engine(task, plan, 5, local)
