@@ -230,6 +230,24 @@ class HalfDetached(Own):
         return (losses + losses.detach()) / 2
 
 
+class Stepping(Own):
+    """User's module whose losses depend on the number of the step."""
+
+    def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return super().losses(batch) / (1 + self.global_step)
+
+
+class Remembering(Own):
+    """User's module whose losses depend on the mini-batch before."""
+
+    seen = 0.0
+
+    def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        losses = super().losses(batch) * (1 + self.seen)
+        self.seen = float(self.fc.weight.detach().square().mean())
+        return losses
+
+
 class Hooked(Own):
     """User's module with a hook of the training loop."""
 
@@ -343,6 +361,8 @@ CASES: dict[str, Case] = BY_HAND | {
     "losses half detached": task(HalfDetached),
     "own step": task(OwnStep),
     "own hook": task(Hooked),
+    "reads the step": task(Stepping),
+    "remembers a step": task(Remembering),
     "loss of a whole batch": task(Centred),
     # optimizers
     "groups": optimized(by_kind),
@@ -402,6 +422,8 @@ REFUSED = {  # row: who refuses it today, and later, when a chain is a chain of 
     "rmsprop": (NEITHER, NEITHER),
     "own step": (NEITHER, NEITHER),
     "own hook": (NEITHER, NEITHER),
+    "reads the step": (NEITHER, NEITHER),
+    "remembers a step": (NEITHER, NEITHER),
     "loss of a whole batch": (NEITHER, NEITHER),
     "own module": ("chain compiled", "compiled"),  # a chain, but for its label smoothing
     "losses cut off": ("chain compiled", "compiled"),
@@ -478,7 +500,8 @@ def test_every_way_gives_the_trainers_result_whoever_else_trains(name: str, way:
     sizes = clients.data.num_examples.tolist()
     assert trained.tolist() == [size > 0 and (k != 4 or name not in UNTRAINED) for k, size in enumerate(sizes)]
     assert (found["rows"] - clients.models[START[: len(trained)]]).norm(dim=1).gt(1e-3).tolist() == trained.tolist()
-    for some in ([2], [1, 0, 2, 1] if len(trained) < 6 else [5, 0, 4, 1, 5])[company > 0 or way == "trainer" :]:
+    several = [1, 0, 2, 1] if len(trained) < 6 else [5, 0, 1] if way == "trainer" else [5, 0, 4, 1, 5]
+    for some in ([2], several)[company > 0 or way == "trainer" :]:
         alone, same = clients.fit(torch.tensor(some)), partial(assert_close, rtol=0, atol=company, equal_nan=True)
         same(alone.rows, found["rows"][some])
         same(alone.losses, found["losses"][some])
@@ -671,7 +694,7 @@ def test_an_epoch_has_mini_batches_of_these_sizes(last: Any, sizes: list[list[in
         assert work.costs == LocalCosts(sum(map(len, batches)), sum(map(sum, batches)))
 
 
-def test_mini_batches_do_not_depend_on_a_compiler(tmp_path: Path):
+def test_mini_batches_do_not_depend_on_compiled_steps(tmp_path: Path):
     of_client = partial(read_weights, 4, Budget(7, "steps"))
     compiled = of_client()
     with without_compiled_steps(tmp_path):
