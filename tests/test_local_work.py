@@ -16,6 +16,7 @@ from quadratic import ids
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from lit_cfl.aggregation import discrepancy, mean_by_cluster
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.experiment import LocalTraining
@@ -210,6 +211,18 @@ def test_gradients_have_the_requested_order_and_are_counted(kind: str):
     assert costs_of(work) == (4, 5 + 2 + 4 + 3, 0)
     assert_close(work.gradients(MODELS[1], MIXED, lambda rows: rows[:, 1:3]), expected[:, 1:3], rtol=0, atol=1e-13)
     assert costs_of(work) == (8, 2 * 14, 0)
+
+
+def test_a_fit_is_averaged_over_the_clients_that_trained_held_or_not(kind: str):
+    start, labels = torch.zeros(1, WIDE.shape[1]).double(), ids(0, 0, 1, 1, 0)
+    models = {client: train(start[0], WIDE[client], STEPS) for client in (2, 4, 5)}
+    expected = torch.stack([(5 * models[2] + 4 * models[5]) / 9, models[4]])
+    distance = sum((models[k] - expected[label]).norm() for k, label in ((2, 0), (4, 1), (5, 0))) / 3
+    for chunk in (2, None):
+        fit = work_of(kind, centers=WIDE, chunk=chunk).fit(start, MIXED[:5])
+        weights = SIZES[MIXED[:5]].double().clamp(min=1)  # of a client that does not train, too
+        assert_close(mean_by_cluster(fit, labels, weights), expected, rtol=0, atol=1e-13)
+        assert chunk or discrepancy(fit, expected, labels) == pytest.approx(float(distance), rel=1e-12)
 
 
 @pytest.mark.parametrize("penalty", [0.0, 0.25])
