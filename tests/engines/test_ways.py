@@ -648,6 +648,76 @@ def test_the_trainer_gives_the_result_of_plain_pytorch(name: str):
             assert_close(found_gradient, torch.cat([g.flatten() for g in gradient]), rtol=0, atol=1e-11)
 
 
+def share_of(right: Tensor) -> Tensor:
+    return right.double().mean(1) if right.dim() > 1 else right.double()
+
+
+def losses_of_tokens(outputs: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Computes each sequence's mean loss over its tokens, without padding, and the numbers of its tokens."""
+    counted = tokens[:, 1:] != 0
+    losses = -outputs.log_softmax(-1).gather(2, tokens[:, 1:, None])[..., 0] * counted
+    return losses.sum(1) / counted.sum(1), counted.sum(1)
+
+
+# row: probabilities of the outputs, from which those of mixtures follow; loss; value and weight of the main score
+TASKS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[..., Tensor], Callable[..., Any]]] = {
+    "full batches": (
+        lambda outputs: outputs.softmax(-1),
+        lambda p, x, y: -p.gather(1, y[:, None])[:, 0].log(),
+        lambda p, x, y: (share_of(p.argmax(1) == y), torch.ones(len(y))),
+    ),
+    "several labels": (
+        lambda outputs: outputs.sigmoid(),
+        lambda p, x, y: -torch.where(y > 0.5, p, 1 - p).log().mean(1),
+        lambda p, x, y: (share_of((p > 0.5) == (y > 0.5)), torch.ones(len(y))),
+    ),
+    "regression": (
+        lambda outputs: outputs,
+        lambda p, x, y: (p[:, 0] - y).square(),
+        lambda p, x, y: ((p[:, 0] - y).abs(), torch.ones(len(y))),
+    ),
+    "next token": (
+        lambda outputs: outputs.softmax(-1),
+        lambda p, x, y: losses_of_tokens(p.log(), x)[0],
+        lambda p, x, y: losses_of_tokens(p.log(), x),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_losses_and_scores_of_models_and_mixtures_are_those_of_plain_pytorch(name: str):
+    clients, (probabilities, loss, score) = Clients("trainer", CASES[name]), TASKS[name]
+    index, which = torch.arange(30), torch.arange(30) // 10
+    inputs, labels = clients.data.examples.batch(index, torch.float64)
+    tokens = inputs[:, :-1] if name == "next token" else inputs
+    models = torch.stack([probabilities(clients.module(model).net(tokens)) for model in clients.models]).detach()
+    mixing = torch.tensor([[0.125, 0.25, 0.25, 0.375], [0.0, 0.625, 0.125, 0.25], [0.25, 0.5, 0.25, 0.0]]).double()[
+        which
+    ]
+    mixed = (mixing.T.reshape(4, 30, *[1] * (models.dim() - 2)) * models).sum(0)
+    for of, outputs in {"of a model": models[which, index], "of a mixture": mixed}.items():
+        assert_close(reference(name)[f"losses {of}"], loss(outputs, inputs, labels), rtol=0, atol=1e-11)
+        values, weights = score(outputs, inputs, labels)
+        assert_close(reference(name)[f"values {of}"][0], values, rtol=0, atol=1e-11)
+        assert_close(reference(name)[f"weights {of}"][0], weights, rtol=0, atol=0, check_dtype=False)
+
+
+@pytest.mark.parametrize("way", ["trainer", "loop", "stack", "chain"])
+def test_functions_on_clients_have_random_numbers_of_their_own_and_modules_without_dropout(way: str):
+    clients, some = Clients(way, CASES["two dropouts"]), torch.tensor([2, 4])
+
+    def draw(inputs: Tensor, labels: Tensor) -> Tensor:
+        return torch.rand(3)
+
+    of_each = clients.work.map(draw, some)
+    drawn = [*of_each, *clients.at(3).map(draw, some)]
+    assert len(torch.stack(drawn).unique()) == 12
+    assert torch.equal(clients.work.map(draw, some.flip(0))[1], of_each[0])
+    module = clients.module(clients.models[1]).eval()
+    found = clients.work.map(lambda inputs, labels, module: module(inputs), some, clients.models[1])
+    assert_close(found[0], module(examples_of(2)[0]).detach(), rtol=0, atol=1e-11)
+
+
 # Every example of a client has a weight of its own, which starts at 0, and a step of rate 1/2 on the squared error
 # moves it to 1 / (size of the mini-batch): the trained weights say what a step was trained on.
 

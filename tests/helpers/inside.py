@@ -90,7 +90,9 @@ class Clients:
         """Scores examples, each under the model assigned to it, and under mixtures of all models."""
         found = {"of a model": self._engine.outcomes_of_each(self.models, which, index, self.data)}
         if hasattr(self._engine.template, "mix_outputs"):
-            weights = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.0, 0.6, 0.1, 0.3], [0.25, 0.5, 0.25, 0.0]]).double()
+            weights = torch.tensor(
+                [[0.125, 0.25, 0.25, 0.375], [0.0, 0.625, 0.125, 0.25], [0.25, 0.5, 0.25, 0.0]]
+            ).double()
             mixed = self._engine.outcomes_of_mixtures(self.models, weights[: which.max() + 1], which, index, self.data)
             found["of a mixture"] = mixed
         return {
