@@ -383,7 +383,7 @@ CASES: dict[str, Case] = BY_HAND | {
     "own batch size": row(budget=Budget(4, "steps", 7), purpose="fine-tune"),
     "steps of each client": row(budget=lengths(2, 1, 4, 3, 0, 2, 6, unit="steps", batch_size=6), prox=0.2),
     "few examples, many steps": row(
-        optimizer=by_kind, data=partial(images, (0, 3, 5, 4)), budget=Budget(40, "steps", 2), prox=0.1
+        optimizer=by_kind, data=partial(images, (0, 3, 5, 4)), budget=Budget(24, "steps", 2), prox=0.1
     ),
     "weights of mini-batches": row(weights=weigh),
     "weights under adam": row(optimizer=partial(Adam, lr=0.01), weights=weigh, prox=0.3),
