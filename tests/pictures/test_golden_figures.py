@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import golden_cases as cases
-import inside
+import inside_shown
 import pytest
 from golden import check_golden
 

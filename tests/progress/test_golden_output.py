@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import golden_cases as cases
-import inside
+import inside_shown
 import pytest
 from golden import check_golden, without_times
 

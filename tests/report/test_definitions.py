@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import golden_cases as cases
-import inside
+import inside_shown
 import numpy as np
 import pytest
 from digits_experiment import digits

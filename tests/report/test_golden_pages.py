@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import golden_cases as cases
-import inside
+import inside_shown
 import pytest
 from golden import check_golden
 

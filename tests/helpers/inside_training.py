@@ -1,0 +1,168 @@
+"""Trains the clients of a table's rows in each way of training: what these tables need from inside the package."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from compiled_steps import steps_of
+from lightning import LightningModule
+from torch import Tensor
+
+from lit_cfl.data import FederatedData
+from lit_cfl.engines.chain import way as chain_way
+from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.library import load_library
+from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.ways import get_way
+from lit_cfl.engines.workload import TaskTraits
+from lit_cfl.experiment import LocalTraining
+from lit_cfl.local_work import Fitted, LocalWork
+
+_PLANS = {
+    "trainer": Plan("trainer"),
+    "loop": Plan("loop"),
+    "stack": Plan("stack", lanes=4),
+    "stack of 1": Plan("stack", lanes=1),
+    "chain": Plan("chain"),
+    "compiled": Plan("chain"),
+    "ray": Plan("loop", workers=2),
+    "gpu": Plan("stack", lanes=4, device="cuda:0"),
+}
+START = torch.tensor([1, 0, 3, 2, 0, 1, 2])  # the model from which each client of a row starts
+CENTER = torch.tensor([2, 0, 1, 0, 2, 1, 3])  # the model to which its proximal term pulls it
+ROUND = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A feature of local training.
+
+    Args:
+        task: Makes the task.
+        data: Makes the clients' data.
+        local: Options of local training.
+        options: Further arguments of `LocalWork.fit`; a function of ids `[n]` where they differ between clients.
+    """
+
+    task: Callable[[], LightningModule]
+    data: Callable[[], FederatedData]
+    local: LocalTraining
+    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    def options_of(self, clients: Tensor) -> dict[str, Any]:
+        return {name: value(clients) if callable(value) else value for name, value in self.options.items()}
+
+
+def _precision_of(way: str) -> Any:
+    return "32-true" if way == "compiled" else "64-true"
+
+
+class _CompiledError(Exception):
+    """Raised in place of the compiled steps, to see whether a fit would use them."""
+
+
+class Clients:
+    """The clients of a row, trained in one way. They start from four models, and are pulled to the same four."""
+
+    def __init__(self, way: str, case: Case, precision: Any = None) -> None:
+        plan = replace(_PLANS[way], precision=precision or _precision_of(way))
+        self.case, self.data = case, case.data()
+        self._engine = build_engine(case.task, plan, 5, case.local)
+        self.models = torch.stack([self._engine.initial(number) for number in range(4)])
+        self.work: LocalWork = self.at(ROUND)
+
+    def at(self, round: int) -> LocalWork:
+        return self._engine.at(round, self.data)
+
+    def fit(self, clients: Tensor, round: int = ROUND) -> Fitted:
+        options = self.case.options_of(clients)
+        return self.at(round).fit(
+            self.models, clients, START[clients], centers=self.models, center=CENTER[clients], **options
+        )
+
+    def score(self, which: Tensor, index: Tensor) -> dict[str, Tensor]:
+        """Scores examples, each under the model assigned to it, and under mixtures of all models."""
+        found = {"of a model": self._engine.outcomes_of_each(self.models, which, index, self.data)}
+        if hasattr(self._engine.template, "mix_outputs"):
+            weights = torch.tensor(
+                [[0.125, 0.25, 0.25, 0.375], [0.0, 0.625, 0.125, 0.25], [0.25, 0.5, 0.25, 0.0]]
+            ).double()
+            mixed = self._engine.outcomes_of_mixtures(self.models, weights[: which.max() + 1], which, index, self.data)
+            found["of a mixture"] = mixed
+        return {
+            f"{what} {of}": getattr(outcomes, what)
+            for of, outcomes in found.items()
+            for what in ("losses", "values", "weights", "outputs")
+            if getattr(outcomes, what) is not None
+        }
+
+    def module(self, row: Tensor) -> LightningModule:
+        """Returns a module of its own with this model."""
+        return self._engine.module(row)
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def why_absent(way: str) -> str | None:
+    """Returns why a way cannot be tried on this machine; None if it can."""
+    if way == "gpu" and not torch.cuda.is_available():
+        return "there is no GPU"
+    if way == "compiled" and load_library()[0] is None:
+        return "there are no compiled steps"
+    return None
+
+
+def without_compiled_steps(empty: Path) -> AbstractContextManager[None]:
+    """Disables the compiled steps within a block, as on a machine without a compiler.
+
+    Args:
+        empty: An empty folder.
+    """
+    return steps_of(empty)
+
+
+def find_refusal(way: str, case: Case) -> str | None:
+    """Returns why a way does not train a row; None if it does."""
+    plan = _PLANS[way]
+    if plan.engine == "trainer":
+        return None
+    # on a CPU a stack is refused as slow, but it computes the same
+    device = "cuda:0" if plan.engine == "stack" else plan.device
+    against = get_way(plan.engine).reason_against(_traits_of(case), device, _precision_of(way), case.local)
+    if against is None and way == "compiled" and not _is_compiled(case):
+        return "PyTorch trains this chain"
+    return against
+
+
+@cache
+def _traits_of(case: Case) -> TaskTraits:
+    return TaskTraits.of(Clients("trainer", case)._engine.template, case.data())
+
+
+def _is_compiled(case: Case) -> bool:
+    clients = Clients("compiled", case)
+    with patch.object(chain_way, "CompiledSteps", side_effect=_CompiledError):
+        try:
+            clients.fit(torch.arange(clients.data.num_clients)).rows  # noqa: B018
+        except _CompiledError:
+            return True
+    return False
+
+
+def make_work(
+    way: str, task: Callable[[], LightningModule], data: FederatedData, local: LocalTraining, rows_mib: int = 1024
+) -> Any:
+    """Returns an object that gives the `LocalWork` of a round, `at(round, data)`, by training in one way.
+
+    Args:
+        rows_mib: Memory of the local models of a fit, above which they are read in chunks.
+    """
+    plan = replace(_PLANS[way], precision=_precision_of(way), rows_mib=rows_mib)
+    return build_engine(task, plan, 5, local)
