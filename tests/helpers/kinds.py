@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -251,7 +252,13 @@ def tokens_kind(embeddings: bool) -> Callable[[Path], Made]:
     def describe(folder: Path) -> Made:
         lines = "".join(f"{word} {' '.join(map(str, vector))}\n" for word, vector in VECTORS.items())
         more = {"embeddings": glove(folder, lines)} if embeddings else {}
-        return made("Sent140", source=tweets(folder, TWEETS), length=3, partition=made("Natural", test=0.25), **more)
+        return made(
+            "Sent140",
+            source=tweets(folder, TWEETS),
+            length=3,
+            partition=made("Natural", min_examples=1, test=0.25),
+            **more,
+        )
 
     return describe
 
@@ -321,7 +328,7 @@ KINDS = {
     ),
     "images": Kind(
         lambda folder: made("MNIST", source=str(write_images(folder / "mnist")), partition=made("IID", num_clients=4)),
-        lambda: images_of(pixels(42, 28, 28), [row % 10 for row in range(42)]),
+        lambda: images_of(pixels(42, 28, 28), [str(row % 10) for row in range(42)]),
         4,
         12,
         clusters=[0, 0, 0, 0],
@@ -554,7 +561,7 @@ def facts_of(data: FederatedData) -> dict[str, Any]:
         "names": (data.names, data.cluster_names, examples.label_names, examples.input_names),
         "skew": data.skew,
         "examples": (examples.fingerprint, examples.num_labels, examples.vocabulary, examples.words, examples.views),
-        "batch": [part.tolist() for part in examples.batch(data.train.entries)],
+        "batch": [sha256(part.numpy().tobytes()).hexdigest() for part in examples.batch(data.train.entries)],
     }
 
 
