@@ -96,7 +96,7 @@ def photos(folder: Path) -> str:
     (folder / "photos").mkdir()
     for row, image in enumerate(pixels(24, 4, 4, 3)):
         Image.fromarray(image).save(folder / "photos" / f"{row}.png")
-    lines = [f"{row}.png,{WORDS[row % 3]},{'xyz'[row * row % 3]}" for row in range(24)]
+    lines = [f"{row}.png,{WORDS[row % 3]},{'xyzw'[row % 7 % 4]}" for row in range(24)]
     (folder / "photos" / "metadata.csv").write_text("\n".join(["file_name,condition,town", *lines]) + "\n")
     return str(folder / "photos")
 
@@ -381,10 +381,10 @@ KINDS = {
         lambda: images_of(
             pixels(24, 4, 4, 3).transpose(0, 3, 1, 2),
             [WORDS[row % 3] for row in range(24)],
-            ["xyz"[row * row % 3] for row in range(24)],
+            ["xyzw"[row % 7 % 4] for row in range(24)],
         ),
-        2,
-        [2, 4],
+        4,
+        [1, 2, 2, 2],
         cached=True,
     ),
     "hub table": Kind(

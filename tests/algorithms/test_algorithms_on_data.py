@@ -1,0 +1,147 @@
+"""Table of algorithms by kinds of data: two tiny rounds each, in which some clients train and others do not."""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hub import fresh_caches
+from kinds import KINDS, built, experiment_on, place, reloaded, score
+
+from lit_cfl.algorithms import (
+    CFL,
+    FLHC,
+    FLUX,
+    IFCA,
+    PACFL,
+    AdaCFL,
+    Algorithm,
+    Ditto,
+    FedAvg,
+    FedDrift,
+    FedEM,
+    FedGroup,
+    FedGrouProx,
+    FedProx,
+    FeSEM,
+    FlexCFL,
+    LayerCFL,
+    Local,
+    Oracle,
+    StoCFL,
+)
+from lit_cfl.datamodules import FederatedDataModule
+from lit_cfl.errors import InputError
+from lit_cfl.local_work import Budget
+
+SPLITS = {"eps1": 100.0, "eps2": 0.0, "warmup_rounds": 0}  # splits whenever a cluster has three clients
+FEW: dict[str, Any] = {"num_clusters": 2, "pretrain_scale": 1, "pretrain": Budget(1)}
+ALGORITHMS: dict[str, Algorithm] = {
+    "AdaCFL": AdaCFL(**SPLITS),
+    "CFL": CFL(**SPLITS),
+    "Ditto": Ditto(),
+    "FLHC": FLHC(warmup_rounds=1, num_clusters=2),
+    "FLUX": FLUX(warmup_rounds=1, num_clusters=2),
+    "FeSEM": FeSEM(num_clusters=2),
+    "FedAvg": FedAvg(),
+    "FedDrift": FedDrift(),
+    "FedEM": FedEM(num_clusters=2),
+    "FedGrouProx": FedGrouProx(**FEW),
+    "FedGroup": FedGroup(**FEW),
+    "FedProx": FedProx(),
+    "FlexCFL": FlexCFL(**FEW),
+    "IFCA": IFCA(num_clusters=2),
+    "LayerCFL": LayerCFL(**SPLITS, layers=["fc1"]),
+    "Local": Local(),
+    "Oracle": Oracle(),
+    "PACFL": PACFL(),
+    "StoCFL": StoCFL(),
+}
+CHOSEN = (
+    "digits",
+    "table",
+    "numbers",
+    "several labels",
+    "sequences",
+    "photos",
+    "tweets",
+    "word vectors",
+    "hub several labels",
+    "hybrid",
+    "mixture",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Makes a folder for the files of all kinds, with empty caches."""
+    path = tmp_path_factory.mktemp("kinds")
+    with pytest.MonkeyPatch.context() as patch:
+        fresh_caches(path, patch)
+        yield path
+
+
+@cache
+def module_of(name: str, folder: Path) -> FederatedDataModule:
+    """Makes the data module of a kind once, so that all algorithms share its examples."""
+    (folder / name).mkdir()
+    description = KINDS[name].describe(folder / name)
+    options = {"newcomers": 0.4, "validation": 0.2, "allow_unseen_labels": True}
+    return built(replace(description, options={**description.options, **options}))
+
+
+REFUSED = {
+    **{("Oracle", name): "Oracle trains within the true clusters" for name in CHOSEN if KINDS[name].clusters is None},
+    **{("PACFL", name): "token ids .*; PACFL needs numeric inputs" for name in ("sequences", "tweets")},
+    **{("FlexCFL", name): "migrate compares .* classes; set shift_metric" for name in ("numbers", "sequences")},
+}  # the refusal of each algorithm that cannot use a kind of data, which names it or its option
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_an_algorithm_runs_two_rounds_or_refuses_the_data(algorithm: str, name: str, folder: Path):
+    warnings.simplefilter("ignore")
+    module, rule = module_of(name, folder), ALGORITHMS[algorithm]
+    experiment = experiment_on(KINDS[name], module, rule)
+    if (algorithm, name) in REFUSED:
+        with pytest.raises(InputError, match=REFUSED[algorithm, name]) as refusal:
+            list(experiment)
+        assert "\n" not in str(refusal.value)
+        return
+    prepared = experiment.prepare(3)
+    first, last = list(prepared.rounds())
+    population, everyone = prepared.data.population, torch.arange(prepared.data.num_clients)
+    newcomers = everyone[~torch.isin(everyone, population)]
+
+    for one in (first, last):
+        metrics = score(prepared, one)
+        assert all(
+            torch.tensor(value).isfinite() for key, value in metrics.items() if key.endswith(("loss", "accuracy"))
+        )
+        assert 1 <= metrics["clusters/count"] <= metrics["clusters/assigned"] <= len(population)
+        assert metrics["clusters/assigned"] + metrics["clusters/unobserved"] == len(population)
+        for count in (one.traffic.down, one.traffic.up, one.traffic.bytes_up, one.info.skipped):
+            assert isinstance(count, int)
+            assert count >= 0
+    assert last.traffic.down >= first.traffic.down
+    assert last.traffic.down - first.traffic.down == last.info.down
+    assert last.traffic.up - first.traffic.up == last.info.up
+
+    (again,) = prepared.rounds(after=reloaded(rule, first))
+    served, resumed = (rule.serve(one.state, population) for one in (last, again))
+    assert torch.equal(served.models, resumed.models)
+    assert torch.equal(served.index, resumed.index)
+    assert (vars(again.traffic), repr(again.info.loss)) == (vars(last.traffic), repr(last.info.loss))
+
+    placed, info = place(prepared, last, newcomers)
+    assert len(placed.index) == len(newcomers)
+    assert bool((placed.index >= 0).all())
+    assert bool((placed.index < len(placed.models)).all())
+    assert bool(placed.models.isfinite().all())
+    assert min(info.down, info.up) >= 0
+    before = rule.serve(last.state, population)
+    assert torch.equal(before.models, served.models)
