@@ -3,11 +3,13 @@
 A bug that gets through becomes a row or a property here. Makers of the data are in tests/helpers/kinds.py.
 """
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from io import BytesIO
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from datasets import List, Value
+from datasets import ClassLabel, List, Value
+from datasets import Image as HubImage
 from hub import fresh_caches, write
 from kinds import (
     CLIENTS,
@@ -33,11 +36,12 @@ from kinds import (
     lists_of,
     rows_of,
 )
+from PIL import Image
 from scipy import ndimage
 
 from lit_cfl import load_experiment, load_run, run
 from lit_cfl.algorithms import FedAvg
-from lit_cfl.data import FederatedData
+from lit_cfl.data import Augment, ClientIndex, Division, Examples, FederatedData, View
 from lit_cfl.datamodules import (
     IID,
     MNIST1000,
@@ -55,6 +59,7 @@ from lit_cfl.datamodules import (
     FreeRotations,
     HFDataset,
     InnerDirichlet,
+    LabelDrift,
     LabelGroups,
     LabelPermutations,
     LabelShifts,
@@ -66,8 +71,9 @@ from lit_cfl.datamodules import (
     Rotations,
     Shards,
 )
+from lit_cfl.datamodules.hf import ImageOptions
 from lit_cfl.datamodules.partition import Partition
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 from lit_cfl.storage import read_table
 
 SEED = 3
@@ -244,6 +250,8 @@ def a_resumed_run_equals_the_uninterrupted(case: Case) -> None:
 
 def a_saved_partition_gives_the_same_clients(case: Case) -> None:
     data = case.data(SEED + 1, partition_file=case.finished)
+    with np.load(case.finished / "partition.npz") as saved:
+        assert saved["true_cluster"].tolist() == data.true_clusters.tolist()  # the name in all files of a run
     assert facts_of(data) == facts_of(case.data(validation=0.2))
 
 
@@ -652,3 +660,247 @@ def test_a_list_of_images_of_the_hub_is_not_scaled_yet(today: float, later: floa
     module = HFDataset(source, "image", "label", partition=IID(2, 0.0))
     data = module.federated(SEED)
     assert float(data.examples.batch(torch.arange(6))[0].max()) == today != later
+
+
+def notes_of(action: Callable[[], object]) -> list[str]:
+    """Returns the notices that an action gives."""
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        action()
+    return [str(one.message) for one in given if one.category is Notice]
+
+
+def arrays(y: Any = (0, 1, 2) * 4, **options: Any) -> FederatedData:
+    x = np.arange(24.0).reshape(12, 2) / 24
+    return ArrayData(**{"x": x, "y": np.asarray(y), "test": 0.0, "allow_unseen_labels": True} | options).federated(SEED)
+
+
+def hub_labels(folder: Path, values: Sequence[Any], feature: Any) -> FederatedData:
+    kinds = {"x": Value("float64"), "y": List(feature)}
+    source = write(folder / "hub", kinds, train={"x": [0.5] * len(values), "y": list(values)})
+    return HFDataset(str(source), "x", "y", partition=IID(2, 0.0)).federated(SEED)
+
+
+PAIRS = [[0, 1], [1, 0], [0, 1], [1, 1]]
+NAMED = ClassLabel(names=["p", "q"])
+LABEL_LISTS = {
+    "lists of zeros and ones are columns": (PAIRS, Value("int64"), [[0, 1], [1, 0], [0, 1], [1, 1]]),
+    "lists of named labels are sets": (PAIRS, NAMED, [[1, 1], [1, 1], [1, 1], [0, 1]]),
+    "lists of one entry are sets": ([[0], [1], [1], [0]], Value("int64"), [[1, 0], [0, 1], [0, 1], [1, 0]]),
+}
+
+
+@pytest.mark.parametrize("row", LABEL_LISTS.values(), ids=LABEL_LISTS)
+def test_lists_of_labels(row: tuple[Any, Any, Any], tmp_path: Path):
+    values, feature, expected = row
+    assert hub_labels(tmp_path, values, feature).examples.labels.int().tolist() == expected
+
+
+def test_words_that_are_numbers_are_classes_in_order_of_value():
+    examples = arrays(y=["10", "9", "101", "9", "10", "101"] * 2).examples
+    assert examples.label_names == ("9", "10", "101")
+    assert examples.labels[:4].tolist() == [1, 0, 2, 0]
+
+
+def test_soft_labels_count_from_a_half_on():
+    data = arrays(y=[[0.4, 1.0, 0.6]] * 12, client=[0, 1, 1] * 4)
+    assert data.label_counts.tolist() == [[0, 4, 4], [0, 8, 8]]
+
+
+def test_marked_test_examples_keep_their_labels_and_clients():
+    marks = [1, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0]
+    data = arrays(y=range(12), client=[0, 1] * 6, is_test=marks, test=None)
+    for client, numbers in ((0, {0, 4}), (1, {9})):
+        inputs, labels = data.examples.batch(data.test[client])
+        assert set(labels.tolist()) == numbers == set((inputs[:, 0] * 12).round().int().tolist())
+
+
+def image_of(mode: str, *colours: Any) -> dict[str, Any]:
+    file, image = BytesIO(), Image.new(mode, (len(colours), 1))
+    for place, colour in enumerate(colours):
+        image.putpixel((place, 0), colour)
+    image.save(file, "PNG")
+    return {"bytes": file.getvalue(), "path": None}
+
+
+PIXELS = {
+    "grey": (image_of("L", 7, 200), [7, 200]),
+    "transparent pixels are black": (image_of("LA", (100, 255), (100, 0), (200, 51)), [100, 0, 40]),
+    "16 bits, of which 12 are used": (image_of("I;16", 0, 4095, 2048), [0, 255, 128]),
+    "colours are weighted": (image_of("RGB", (255, 0, 0), (0, 255, 0), (0, 0, 255)), [76, 150, 29]),
+}
+
+
+@pytest.mark.parametrize("row", PIXELS.values(), ids=PIXELS)
+def test_pixels_of_an_image(row: tuple[Any, list[int]], tmp_path: Path):
+    encoded, expected = row
+    source = write(tmp_path, {"x": HubImage(), "y": Value("int64")}, train={"x": [encoded] * 2, "y": [0, 1]})
+    module = HFDataset(str(source), "x", "y", images=ImageOptions(mode="L"), partition=IID(2, 0.0))
+    found = module.federated(SEED).examples.inputs[1].flatten().tolist()
+    assert np.abs(np.subtract(found, expected)).max() <= 1
+
+
+LINES = "client,x,y\n0,1.5,0\n0,2.5,1\n1,3.5,0\n1,4.5,1\n"
+NOTES: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
+    "nothing": (lambda folder: arrays(client=[0, 1] * 6), []),
+    "names that look alike": (
+        lambda folder: arrays(client=["caf\u00e9", "cafe\u0301", "b"] * 4),
+        [r"client holds 'cafe\\u0301' and 'caf\\xe9', which are treated as different names"],
+    ),
+    "pixels that are not bytes": (
+        lambda folder: arrays(x=np.full((12, 1, 3, 4), 255), client=[0, 1] * 6),
+        ["the images are integers up to 255"],
+    ),
+    "large numbers": (
+        lambda folder: arrays(x=np.full((12, 2), 50.0), client=[0, 1] * 6),
+        ["input columns 0, 1: large numbers"],
+    ),
+    "numbers of lines": (
+        lambda folder: table_of(folder, [f"{1000 + row},{row / 40:.3f},{row % 2},{row % 3}" for row in range(40)]),
+        ["the inputs include 'id', a different whole number in every line"],
+    ),
+}
+
+
+def table_of(folder: Path, lines: Sequence[str], header: str = "id,x,y,client") -> FederatedData:
+    (folder / "own.csv").write_text("\n".join([header, *lines]) + "\n")
+    return ArrayData(source=folder / "own.csv", test=0.0, allow_unseen_labels=True).federated(SEED)
+
+
+@pytest.mark.parametrize("row", NOTES.values(), ids=NOTES)
+def test_what_is_noted_is_noted_once(row: tuple[Callable[[Path], Any], list[str]], tmp_path: Path):
+    make, expected = row
+    given = notes_of(lambda: make(tmp_path))
+    assert len(given) == len(expected)
+    for note, pattern in zip(given, expected, strict=True):
+        assert re.search(pattern, note)
+
+
+def test_notices_of_a_source_are_given_again_from_the_cache(tmp_path: Path):
+    source = write(
+        tmp_path / "noted", {name: Value("int64") for name in "xyz"}, train={name: [0, 1, 0, 1] for name in "xyz"}
+    )
+    first, second = (notes_of(lambda: HFDataset(str(source), "x", "y").examples) for _ in range(2))
+    assert first == second
+    assert any("z" in note for note in first)
+
+
+class Own(FederatedDataModule):
+    """A user's data module with the given lists of training and test examples of two clients."""
+
+    def __init__(self, train: list[list[int]], test: list[list[int]], views: tuple[View, ...] = (View(),)) -> None:
+        super().__init__(allow_unseen_labels=True)
+        self.lists, self.views = (train, test), views
+
+    def load(self) -> Examples:
+        return Examples(torch.arange(8.0)[:, None] / 8, torch.arange(8) % 2, 2, views=self.views)
+
+    def divide(self, examples: Examples, rng: np.random.Generator) -> Division:
+        train, test = (ClientIndex.from_lists([torch.tensor(one) for one in lists]) for lists in self.lists)
+        return Division(train, test, torch.tensor([0, 1]))
+
+
+class Foreign(LabelDrift):
+    """A user's shift that gives client 1 an example that does not exist."""
+
+    def step(self, data: FederatedData, at: Any) -> Any:
+        data, log = super().step(data, at)
+        return replace(data, train=ClientIndex(data.train.values + 99, data.train.starts, data.train.sizes)), log
+
+
+REFUSALS: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "floats that cannot tell ids apart": (
+        lambda folder: arrays(client=np.array([2.0**53, 2.0**53 + 2, 1.0] * 4)),
+        "client holds 9007199254740994.0",
+    ),
+    "ids as labels": (
+        lambda folder: ArrayData(np.zeros((400, 2)), [0, 3, 7, 60] * 100).federated(SEED),
+        "y holds 4 different labels, the largest 60: these are ids",
+    ),
+    "a column twice": (
+        lambda folder: table_of(folder, ["1,0.5,0,1", "2,0.5,1,0"], "client,x,y,y"),
+        "has two columns 'y'",
+    ),
+    "a label that no client could have": (
+        lambda folder: arrays(y=[1, 2, 3] * 4, partition=DominantClass(4, 0.0, num_clusters=2), num_labels=4),
+        "no example has label 0",
+    ),
+    "a cell that is empty": (lambda folder: table_of(folder, ["1,,0,1", "2,0.5,1,0"]), "column 'x' is empty in line 2"),
+    "an example below 0": (
+        lambda folder: Own([[0, -1], [2, 3]], [[4], [5]]).federated(SEED),
+        "client 0 has the example -1",
+    ),
+    "an example too high": (lambda folder: Own([[0], [8]], [[4], [5]]).federated(SEED), "client 1 has the example 8"),
+    "a shift to an unknown example": (
+        lambda folder: list(experiment_on(KINDS["table"], shifting(Foreign(share=1.0, start=0)), FedAvg(), rounds=1)),
+        "client 0 has the example",
+    ),
+}
+
+
+def shifting(shift: Any) -> ArrayData:
+    x, y = np.arange(24.0).reshape(12, 2) / 24, np.arange(12) % 3
+    return ArrayData(x, y, client=[0, 1] * 6, test=0.0, shift=shift, allow_unseen_labels=True)
+
+
+@pytest.mark.parametrize("row", REFUSALS.values(), ids=REFUSALS)
+def test_what_would_be_misread_is_refused_in_one_line(row: tuple[Callable[[Path], Any], str], tmp_path: Path):
+    make, expected = row
+    with pytest.raises(InputError, match=expected) as refusal:
+        make(tmp_path)
+    assert "\n" not in str(refusal.value)
+
+
+def test_examples_under_further_views_are_accepted_and_an_overlap_is_noted_for_its_client():
+    turned = (View(), View(label_map=(1, 0)))
+    data = Own([[0, 9], [10]], [[4], [5]], views=turned).federated(SEED)
+    assert data.examples.targets(data.train.entries).tolist() == [0, 0, 1]
+    assert notes_of(lambda: Own([[0], [2]], [[2], [0]]).federated(SEED)) == []
+    (note,) = notes_of(lambda: Own([[0, 1], [2, 3]], [[4], [3]]).federated(SEED))
+    assert "1 client is tested on examples that they also train on (1;" in note
+
+
+@dataclass(frozen=True)
+class PartlyKnown(IID):
+    """Equal shares, of which the second client's true cluster is not known."""
+
+    def clusters(self, shares: ClientIndex, num_labels: int) -> torch.Tensor:
+        return torch.tensor([0, -1, 1, 0])
+
+
+def test_a_client_of_unknown_cluster_stays_unknown_under_a_skew():
+    data = pictures(partition=PartlyKnown(4, 0.25), skew=[LabelShifts([0, 1])])
+    assert data.true_clusters.tolist() == [0, -1, 2, 1]
+
+
+def test_hidden_labels_do_not_show_through_views():
+    examples = pictures(partition=IID(2, 0.0), skew=[LabelShifts([0, 1])]).examples.without_labels()
+    assert examples.targets(torch.arange(48)).tolist() == [0] * 48
+
+
+# Augmentation
+
+
+def test_windows_of_a_padded_image_occur_equally_often_and_half_of_them_mirrored():
+    image = np.arange(1.0, 10).reshape(3, 3)
+    padded = np.pad(image, 1)
+    windows = [padded[top : top + 3, left : left + 3] for top in range(3) for left in range(3)]
+    expected = {tuple(one.ravel()) for window in windows for one in (window, window[:, ::-1])}
+    batch = torch.tensor(image).expand(9000, 1, 3, 3), torch.zeros(9000)
+    shown, counts = (
+        Augment(crop=1, flip=True)(batch, torch.arange(9000))[0].flatten(1).unique(dim=0, return_counts=True)
+    )
+    assert {tuple(one) for one in shown.tolist()} == expected
+    assert len(expected) == 18
+    assert int((counts - 500).abs().max()) < 5 * 500**0.5
+
+
+def mix(batch: Any, keys: torch.Tensor) -> Any:
+    """A user's augmentation that reads another example of the mini-batch."""
+    return batch[0] + batch[0].mean(0), batch[1]
+
+
+def test_an_augmentation_that_reads_other_examples_is_refused():
+    module = ArrayData(PICTURES, np.arange(24) % 4, partition=IID(3, 0.25), augment=mix, allow_unseen_labels=True)
+    with pytest.raises(InputError, match=r"data\.augment changes an example differently"):
+        list(experiment_on(KINDS["table"], module, FedAvg()))
