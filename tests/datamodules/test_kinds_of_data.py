@@ -598,16 +598,16 @@ def test_copies_give_every_cluster_all_examples():
         assert sorted(chain(*clients[first : first + 3])) == list(range(24))
 
 
-# How values are read: today's and the later answer (docs: half.md, "clients keep their names as text")
+# How values are read: today's answer, and the later one where it is planned to change
 
 
 @dataclass(frozen=True)
 class Read:
-    """Values of a column, and the names that they give; `later` is the answer of the plan if it differs."""
+    """Cells of a column, and what they are read as today; `later` is the planned answer, if it differs."""
 
     cells: Sequence[Any]
-    today: Sequence[str] | str
-    later: Sequence[str] | str | None = None
+    today: Sequence[Any] | str
+    later: Sequence[Any] | str | None = None
 
 
 CLIENT_NAMES = {
