@@ -352,3 +352,18 @@ def test_data_keep_their_drift_when_they_are_swapped(name: str):
             assert {number >= TOTAL for number in lists_of(data)["train"][client]} == {holds[client] in drifted}
             assert int(data.true_clusters[client]) == 2 * [0, 1, 2, 0, 1][holds[client]] + (holds[client] in drifted)
     assert len(drifted) > 3  # more than the three clients that drift, since they got other data
+
+
+TIMELINES = {  # whether the new labels hold in each round
+    "sudden": (LabelDrift(share=0.6, start=2), [0, 0, 1, 1, 1, 1]),
+    "recurring": (LabelDrift(share=0.6, start=1, period=2), [0, 1, 1, 0, 0, 1]),
+}
+
+
+@pytest.mark.parametrize("name", TIMELINES)
+def test_when_a_drift_is_on(name: str):
+    shift, expected = TIMELINES[name]
+    rounds = shifted(Small(shift=shift).federated(0), [shift], 6)
+    for client in DRIFTERS:
+        assert [int(data.true_clusters[client]) % 2 for data, _ in rounds] == expected
+        assert [int(lists_of(data)["train"][client][0] >= TOTAL) for data, _ in rounds] == expected
