@@ -1,0 +1,210 @@
+"""Table of algorithms by kinds of data: two tiny rounds each, in which some clients train and others do not."""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hub import fresh_caches
+from kinds import KINDS, built, experiment_on, place, reloaded, score
+
+from lit_cfl.algorithms import (
+    CFL,
+    FLHC,
+    FLUX,
+    IFCA,
+    PACFL,
+    AdaCFL,
+    Algorithm,
+    Ditto,
+    FedAvg,
+    FedDrift,
+    FedEM,
+    FedGroup,
+    FedGrouProx,
+    FedProx,
+    FeSEM,
+    FlexCFL,
+    LayerCFL,
+    Local,
+    Oracle,
+    StoCFL,
+)
+from lit_cfl.datamodules import Digits, FederatedDataModule
+from lit_cfl.errors import InputError
+from lit_cfl.experiment import LocalTraining
+from lit_cfl.local_work import Budget
+
+SPLITS = {"eps1": 100.0, "eps2": 0.0, "warmup_rounds": 0}  # splits whenever a cluster has three clients
+FEW: dict[str, Any] = {"num_clusters": 2, "pretrain_scale": 1, "pretrain": Budget(1)}
+ALGORITHMS: dict[str, Algorithm] = {
+    "AdaCFL": AdaCFL(**SPLITS),
+    "CFL": CFL(**SPLITS),
+    "Ditto": Ditto(),
+    "FLHC": FLHC(warmup_rounds=1, num_clusters=2),
+    "FLUX": FLUX(warmup_rounds=1, num_clusters=2),
+    "FeSEM": FeSEM(num_clusters=2),
+    "FedAvg": FedAvg(),
+    "FedDrift": FedDrift(),
+    "FedEM": FedEM(num_clusters=2),
+    "FedGrouProx": FedGrouProx(**FEW),
+    "FedGroup": FedGroup(**FEW),
+    "FedProx": FedProx(),
+    "FlexCFL": FlexCFL(**FEW),
+    "IFCA": IFCA(num_clusters=2),
+    "LayerCFL": LayerCFL(**SPLITS, layers=["fc1"]),
+    "Local": Local(),
+    "Oracle": Oracle(),
+    "PACFL": PACFL(),
+    "StoCFL": StoCFL(),
+}
+CHOSEN = (
+    "digits",
+    "table",
+    "numbers",
+    "several labels",
+    "sequences",
+    "photos",
+    "tweets",
+    "word vectors",
+    "hub several labels",
+    "hybrid",
+    "mixture",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Makes a folder for the files of all kinds, with empty caches."""
+    path = tmp_path_factory.mktemp("kinds")
+    with pytest.MonkeyPatch.context() as patch:
+        fresh_caches(path, patch)
+        yield path
+
+
+@cache
+def module_of(name: str, folder: Path) -> FederatedDataModule:
+    """Makes the data module of a kind once, so that all algorithms share its examples."""
+    (folder / name).mkdir()
+    description = KINDS[name].describe(folder / name)
+    options = {"newcomers": 0.4, "validation": 0.2, "allow_unseen_labels": True}
+    return built(replace(description, options={**description.options, **options}))
+
+
+REFUSED = {
+    **{("Oracle", name): "Oracle trains within the true clusters" for name in CHOSEN if KINDS[name].clusters is None},
+    **{("PACFL", name): "token ids .*; PACFL needs numeric inputs" for name in ("sequences", "tweets")},
+    **{("FlexCFL", name): "migrate compares .* classes; set shift_metric" for name in ("numbers", "sequences")},
+}  # the refusal of each algorithm that cannot use a kind of data, which names it or its option
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_an_algorithm_runs_two_rounds_or_refuses_the_data(algorithm: str, name: str, folder: Path):
+    warnings.simplefilter("ignore")
+    module, rule = module_of(name, folder), ALGORITHMS[algorithm]
+    experiment = experiment_on(KINDS[name], module, rule)
+    if (algorithm, name) in REFUSED:
+        with pytest.raises(InputError, match=REFUSED[algorithm, name]) as refusal:
+            list(experiment)
+        assert "\n" not in str(refusal.value)
+        return
+    prepared = experiment.prepare(3)
+    first, last = list(prepared.rounds())
+    population, everyone = prepared.data.population, torch.arange(prepared.data.num_clients)
+    newcomers = everyone[~torch.isin(everyone, population)]
+
+    for one in (first, last):
+        metrics = score(prepared, one)
+        assert all(
+            torch.tensor(value).isfinite() for key, value in metrics.items() if key.endswith(("loss", "accuracy"))
+        )
+        assert 1 <= metrics["clusters/count"] <= metrics["clusters/assigned"] <= len(population)
+        assert metrics["clusters/assigned"] + metrics["clusters/unobserved"] == len(population)
+        for count in (one.traffic.down, one.traffic.up, one.traffic.bytes_up, one.info.skipped):
+            assert isinstance(count, int)
+            assert count >= 0
+    assert last.traffic.down >= first.traffic.down
+    assert last.traffic.down - first.traffic.down == last.info.down
+    assert last.traffic.up - first.traffic.up == last.info.up
+
+    (again,) = prepared.rounds(after=reloaded(rule, first))
+    served, resumed = (rule.serve(one.state, population) for one in (last, again))
+    assert torch.equal(served.models, resumed.models)
+    assert torch.equal(served.index, resumed.index)
+    assert (vars(again.traffic), repr(again.info.loss)) == (vars(last.traffic), repr(last.info.loss))
+
+    placed, info = place(prepared, last, newcomers)
+    assert len(placed.index) == len(newcomers)
+    assert bool((placed.index >= 0).all())
+    assert bool((placed.index < len(placed.models)).all())
+    assert bool(placed.models.isfinite().all())
+    assert min(info.down, info.up) >= 0
+    before = rule.serve(last.state, population)
+    assert torch.equal(before.models, served.models)
+
+
+# The rounds themselves
+
+
+def cohorts_of(rounds: int, **options: Any) -> list[set[int]]:
+    """Returns the clients that train in each round; under `Local` the model of exactly these changes."""
+    module = Digits(num_clients=6, newcomers=0.4, partition_seed=1)  # the newcomers 2 and 3 are not the last ids
+    options = {"rounds": rounds, "selection_seed": 1} | options
+    prepared = experiment_on(KINDS["digits"], module, Local(), **options).prepare(3)
+    assert prepared.data.population.tolist() == [0, 1, 4, 5]
+    cohorts, before = [], {}
+    for one in prepared.rounds():
+        served = Local().serve(one.state, torch.arange(6))
+        now = {client: served.models[place] for client, place in enumerate(served.index.tolist()) if place >= 0}
+        cohorts.append({client for client, row in now.items() if not torch.equal(row, before.get(client, row - 1))})
+        before = now
+    return cohorts
+
+
+def test_cohorts_are_clients_in_training_and_each_has_its_turn_once():
+    uniform = cohorts_of(5, cohort_size=2)
+    assert all(len(cohort) == 2 and cohort <= {0, 1, 4, 5} for cohort in uniform)
+    assert uniform == cohorts_of(5, cohort_size=2)
+    turns = cohorts_of(5, cohort_size=2, selection="round_robin_first")
+    assert turns[:2] == [{0, 1}, {4, 5}]
+    assert turns[2:] == uniform[2:]
+    assert uniform[2] != {0, 1}
+    missing = cohorts_of(5, cohort_size=2, dropout=0.5)
+    assert all(there <= asked for there, asked in zip(missing, uniform, strict=True))
+    assert 0 < sum(map(len, missing)) < 10
+
+
+def test_traffic_and_local_work_before_the_first_round_are_counted(folder: Path):
+    module = module_of("table", folder)
+    grouped = FedGroup(num_clusters=2, pretrain_scale=1, pretrain=Budget(2))
+    rounds = {rule: list(experiment_on(KINDS["table"], module, rule)) for rule in (FedAvg(), grouped, PACFL())}
+    plain, pretrained, angles = rounds.values()
+    assert plain[0].traffic.bytes_up == 0 < angles[0].traffic.bytes_up
+    assert pretrained[0].costs.examples > plain[0].costs.examples
+    sizes = module.federated(3).num_examples
+    possible = {int(sizes[one] + sizes[other]) for one in range(5) for other in range(one)}
+    assert plain[0].costs.examples in possible  # one epoch of two clients
+    assert pretrained[0].costs.examples - plain[0].costs.examples >= 2 * 2  # two epochs of two clients
+
+
+def test_each_round_draws_anew():
+    rule = FedProx(stragglers=0.5)
+    options = {"rounds": 6, "cohort_size": 6, "local": LocalTraining(5, 100)}
+    prepared = experiment_on(KINDS["digits"], Digits(num_clients=6), rule, **options).prepare(3)
+    done = [one.costs.steps for one in prepared.rounds()]
+    assert len({later - sooner for sooner, later in pairwise([0, *done])}) > 1
+
+
+@pytest.mark.parametrize(("warmup", "noted"), [(1, False), (2, True)])
+def test_a_warm_up_as_long_as_the_run_is_noted(warmup: int, noted: bool, folder: Path):
+    rule = FLHC(warmup_rounds=warmup, num_clusters=2)
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        experiment_on(KINDS["table"], module_of("table", folder), rule).prepare(3)
+    assert any("FLHC does not cluster before round" in str(one.message) for one in given) == noted

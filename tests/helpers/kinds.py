@@ -1,0 +1,585 @@
+"""Makes tiny data of each kind, with what is expected of them computed from their sources and not by the package.
+
+A kind describes its data module once; `built` makes it in Python, and `configured` is the same as in a YAML file. For
+tests/datamodules/test_kinds_of_data.py, tests/datamodules/test_shifts.py and
+tests/algorithms/test_algorithms_on_data.py: this is their only file that uses names which are not public.
+"""
+
+import io
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from datasets import ClassLabel, List, Value
+from hub import pixels, write, write_images, write_writers
+from lightning import LightningModule
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from tweets import glove, tweets
+
+import lit_cfl.datamodules
+import lit_cfl.tasks
+from lit_cfl.algorithms import Algorithm, Assignment, Info
+from lit_cfl.data import FederatedData
+from lit_cfl.data.shift import Shift, ShiftLog, apply_shifts
+from lit_cfl.datamodules import FederatedDataModule
+from lit_cfl.evaluation import EvaluationPlan, evaluate
+from lit_cfl.experiment import Experiment, LocalTraining, PreparedRun
+from lit_cfl.nets import MCLR
+from lit_cfl.rounds import Round
+from lit_cfl.seeds import generator
+from lit_cfl.storage.checkpoint import state_from_dict, state_to_dict
+
+Row = tuple[str, Any, tuple[float, ...]]  # client (empty = the source names none), label, and input
+
+# Sources
+
+SIZES = {"mo": 3, "al": 9, "ed": 1, "bo": 14, "cy": 6}  # ed is too small for test data, and is not the first client
+SOUTH = {"al", "cy"}
+WORDS = ("run", "sit", "walk")
+# not in the order of the names; each client with three examples has all labels, and every example has another input
+CLIENTS = ("bo al cy bo mo al bo " * 3 + "bo al cy bo ed bo al cy bo cy bo al").split()
+LABELS = [WORDS[CLIENTS[:row].count(client) % 3] for row, client in enumerate(CLIENTS)]
+X = np.stack([np.arange(33) / 8 - 2, (np.arange(33) * 7 % 33) / 16, np.array([label == "run" for label in LABELS])], 1)
+NUMBERS = X @ [0.5, -1.0, 2.0]
+SEVERAL = np.stack([X[:, 0] > 0, X[:, 1] > 1, np.arange(33) % 3 > 0], 1)
+TOKENS = np.array([[1 + row % 3, 1 + row % 2, 1 + row // 3 % 3, 0] for row in range(33)])
+CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+def table(folder: Path, **columns: Any) -> Path:
+    """Writes a .csv table with the columns of `X`, a user and further columns."""
+    path = folder / "table.csv"
+    inputs = {"height": X[:, 0], "weight": X[:, 1], "run?": X[:, 2]}
+    pd.DataFrame({"user": CLIENTS} | inputs | columns).to_csv(path, index=False)
+    return path
+
+
+def npz(folder: Path, **arrays: Any) -> Path:
+    np.savez(folder / "own.npz", **arrays)
+    return folder / "own.npz"
+
+
+def folder_of_clients(folder: Path) -> Path:
+    """Writes a folder with an .npz file for each client."""
+    (folder / "clients").mkdir()
+    for name in SIZES:
+        mine = [row for row, client in enumerate(CLIENTS) if client == name]
+        labels = np.array([WORDS.index(LABELS[row]) for row in mine])
+        np.savez(folder / "clients" / f"{name}.npz", x=X[mine], y=labels, cluster=int(name in SOUTH))
+    return folder / "clients"
+
+
+def hub_table(folder: Path, labels: Any, feature: Any, test: int = 9) -> str:
+    """Writes the rows in the Hub's form; the last ones are its test part."""
+    columns = {"a": X[:, 0].tolist(), "b": X[:, 1].tolist(), "user": CLIENTS, "label": list(labels)}
+    kinds = {"a": Value("float64"), "b": Value("float64"), "user": Value("string"), "label": feature}
+    parts = {"train": slice(0, 33 - test), "test": slice(33 - test, 33)}
+    return str(write(folder / "hub", kinds, **{part: cut(columns, rows) for part, rows in parts.items()}))
+
+
+def cut(columns: Mapping[str, Sequence[Any]], rows: slice) -> dict[str, Any]:
+    return {name: values[rows] for name, values in columns.items()}
+
+
+def photos(folder: Path) -> str:
+    """Writes a folder of image files with a table that names labels and clients."""
+    from PIL import Image
+
+    (folder / "photos").mkdir()
+    for row, image in enumerate(pixels(24, 4, 4, 3)):
+        Image.fromarray(image).save(folder / "photos" / f"{row}.png")
+    lines = [f"{row}.png,{WORDS[row % 3]},{'xyzw'[row % 7 % 4]}" for row in range(24)]
+    (folder / "photos" / "metadata.csv").write_text("\n".join(["file_name,condition,town", *lines]) + "\n")
+    return str(folder / "photos")
+
+
+def write_part(folder: Path, name: str, low: int) -> Path:
+    """Writes grey images of uniform value and labels in turn, as .npz."""
+    values = np.arange(low, low + 30, dtype=np.uint8)
+    np.savez(folder / name, x=np.tile(values[:, None, None], (1, 3, 3)), y=np.arange(30) % 3)
+    return folder / name
+
+
+TWEETS = [
+    (
+        " ".join(["good", "bad", "day", "night"][place] for place in (row % 4, row // 2 % 4)),
+        "abc"[row % 3],
+        (0, 4, 2, 4)[row % 4],
+    )
+    for row in range(30)
+]  # a sentiment of 2 is neutral, and not read
+VECTORS = {"good": (1.0, 2.0), "bad": (-1.0, -2.5), "day": (3.0, 0.5)}
+
+
+# Descriptions
+
+
+@dataclass(frozen=True)
+class Made:
+    """A public class of `lit_cfl.datamodules` with its arguments, which may be `Made`, too."""
+
+    name: str
+    options: Mapping[str, Any]
+
+
+def made(name: str, **options: Any) -> Made:
+    return Made(name, options)
+
+
+def built(value: Any) -> Any:
+    """Builds the object that is described."""
+    if isinstance(value, Made):
+        return getattr(lit_cfl.datamodules, value.name)(**{key: built(part) for key, part in value.options.items()})
+    return [built(part) for part in value] if isinstance(value, list) else value
+
+
+def configured(value: Any) -> Any:
+    """Returns the description as it stands in a YAML file."""
+    if isinstance(value, Made):
+        options = {key: configured(part) for key, part in value.options.items()}
+        return {"class_path": value.name, "init_args": options}
+    if isinstance(value, list | tuple):
+        return [configured(part) for part in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def described(value: Any) -> Any:
+    """Describes a partition, skew or shift that was made in Python."""
+    if not is_dataclass(value):
+        return value
+    given = {one.name: getattr(value, one.name) for one in fields(value) if one.init}
+    return Made(type(value).__name__, given)
+
+
+class Bag(nn.Module):
+    """Net for token ids: the mean of the tokens' embeddings, and a linear layer."""
+
+    def __init__(self, vocabulary: int, num_labels: int):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, 3)
+        self.fc1 = nn.Linear(3, num_labels)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.fc1(self.embedding(tokens).mean(1))
+
+
+class Next(nn.Module):
+    """Net for sequences: the logits of the next token, given the last."""
+
+    def __init__(self, vocabulary: int):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, 3)
+        self.fc1 = nn.Linear(3, vocabulary)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.fc1(self.embedding(tokens))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of data.
+
+    Args:
+        describe: Writes the files of the data into a folder, and describes the data module.
+        rows: Every example that clients have: client, label and input, as a net should get them. None = the data have
+            no source, but are drawn.
+        clients: Number of clients.
+        test: Number of test examples of each client, in order; or of all clients together.
+        task, net: Names of the task and of its net.
+        clusters: True cluster of each client, in order; None = unknown.
+        drawn: True if the clients depend on the seed; if not, they are the same under every seed.
+        cached: True if decoded arrays are cached, so that a second loading reads no source.
+        only_python: True if the data cannot be described in a file.
+        counts: Number of examples of each label of each client, if there are no `rows`.
+    """
+
+    describe: Callable[[Path], Made]
+    rows: Callable[[], list[Row]] | None
+    clients: int
+    test: Sequence[int] | int
+    task: str = "Classification"
+    net: str = "MCLR"
+    clusters: Sequence[int] | None = None
+    drawn: bool = True
+    cached: bool = False
+    only_python: bool = False
+    counts: Sequence[Sequence[int]] = ()
+
+
+def people(labels: Sequence[Any] = LABELS, inputs: np.ndarray = X) -> Callable[[], list[Row]]:
+    return lambda: [
+        (client, label, tuple(np.float32(one).ravel().tolist()))
+        for client, label, one in zip(CLIENTS, labels, inputs, strict=True)
+    ]
+
+
+def images_of(stored: np.ndarray, labels: Sequence[Any], clients: Sequence[str] | None = None) -> list[Row]:
+    """Returns the rows of images, uint8 `[N, ...]`, scaled to 0 to 1."""
+    owners = clients or [""] * len(stored)
+    scaled = stored.astype(np.float32) * np.float32(1 / 255)
+    return [
+        (owner, label, tuple(one.ravel().tolist())) for owner, label, one in zip(owners, labels, scaled, strict=True)
+    ]
+
+
+def digits_rows() -> list[Row]:
+    bunch = load_digits()
+    return [
+        ("", label, tuple((np.float32(image) / 16).ravel().tolist()))
+        for image, label in zip(bunch.images, bunch.target.tolist(), strict=True)
+    ]
+
+
+def tweet_rows(vectors: bool) -> list[Row]:
+    """Returns the rows of tweets: of token ids only their client and label are known here."""
+    rows: list[Row] = []
+    for text, user, sentiment in TWEETS:
+        if sentiment in (0, 4):
+            words = [(0.0, 0.0)] + [VECTORS.get(word, (0.0, 0.0)) for word in text.split()]
+            rows.append((user, sentiment // 4, tuple(number for word in words for number in word) if vectors else ()))
+    return rows
+
+
+def tokens_kind(embeddings: bool) -> Callable[[Path], Made]:
+    def describe(folder: Path) -> Made:
+        lines = "".join(f"{word} {' '.join(map(str, vector))}\n" for word, vector in VECTORS.items())
+        more = {"embeddings": glove(folder, lines)} if embeddings else {}
+        return made(
+            "Sent140",
+            source=tweets(folder, TWEETS),
+            length=3,
+            partition=made("Natural", min_examples=1, test=0.25),
+            **more,
+        )
+
+    return describe
+
+
+CLUSTERS = [int(name in SOUTH) for name in sorted(SIZES)]  # al, bo, cy, ed, mo
+PEOPLE: dict[str, Any] = {"clients": 5, "test": [2, 4, 2, 0, 1]}  # a quarter of 9, 14, 6, 1 and 3, halves to even
+AS_TEST = [client != "ed" and place % 4 == 3 for place, client in enumerate(CLIENTS)]
+MARKED = [sum(AS_TEST[row] for row in range(33) if CLIENTS[row] == name) for name in sorted(SIZES)]
+KINDS = {
+    "digits": Kind(
+        lambda folder: made("Digits", num_clients=6, test=0.25), digits_rows, 6, [75] * 6, clusters=[0, 1, 2, 3, 0, 1]
+    ),
+    "table": Kind(
+        lambda folder: made(
+            "ArrayData",
+            source=table(folder, what=LABELS, place=["south" if name in SOUTH else "north" for name in CLIENTS]),
+            columns={"y": "what", "client": "user", "cluster": "place"},
+            test=0.25,
+        ),
+        people(),
+        **PEOPLE,
+        clusters=CLUSTERS,
+    ),
+    "marked table": Kind(
+        lambda folder: made("ArrayData", source=table(folder, y=LABELS, is_test=AS_TEST), columns={"client": "user"}),
+        people(),
+        5,
+        MARKED,
+        drawn=False,
+    ),
+    "arrays": Kind(
+        lambda folder: made("ArrayData", x=X, y=LABELS, client=CLIENTS, cluster=CLUSTERS, test=0.25),
+        people(),
+        **PEOPLE,
+        clusters=CLUSTERS,
+        only_python=True,
+    ),
+    "npz": Kind(
+        lambda folder: made("ArrayData", source=npz(folder, x=X, y=LABELS, client=CLIENTS), test=0.25),
+        people(),
+        **PEOPLE,
+    ),
+    "folder of clients": Kind(
+        lambda folder: made("ArrayData", source=folder_of_clients(folder), test=0.25),
+        people([WORDS.index(label) for label in LABELS]),
+        **PEOPLE,
+        clusters=CLUSTERS,
+    ),
+    "numbers": Kind(
+        lambda folder: made("ArrayData", source=npz(folder, x=X, y=NUMBERS, client=CLIENTS), test=0.25),
+        people(np.float32(NUMBERS).tolist()),
+        **PEOPLE,
+        task="Regression",
+    ),
+    "several labels": Kind(
+        lambda folder: made("ArrayData", source=npz(folder, x=X, y=SEVERAL, client=CLIENTS), test=0.25),
+        people(list(map(tuple, SEVERAL.astype(float).tolist()))),
+        **PEOPLE,
+        task="MultiLabel",
+    ),
+    "sequences": Kind(
+        lambda folder: made("ArrayData", source=npz(folder, x=TOKENS, client=CLIENTS), test=0.25, vocabulary=4),
+        people([0] * 33, TOKENS),
+        **PEOPLE,
+        task="NextToken",
+        net="Next",
+    ),
+    "images": Kind(
+        lambda folder: made("MNIST", source=str(write_images(folder / "mnist")), partition=made("IID", num_clients=4)),
+        lambda: images_of(pixels(42, 28, 28), [str(row % 10) for row in range(42)]),
+        4,
+        12,
+        clusters=[0, 0, 0, 0],
+        cached=True,
+    ),
+    "letters": Kind(
+        lambda folder: made(
+            "EMNISTLetters",
+            source=str(
+                write_images(folder / "letters", 52, 13, labels=Value("int64"), values=[1 + k % 26 for k in range(65)])
+            ),
+            partition=made("IID", num_clients=3, test=0.25),
+            allow_unseen_labels=True,
+        ),
+        lambda: images_of(pixels(65, 28, 28), [row % 26 for row in range(65)]),
+        3,
+        [6, 6, 5],
+        clusters=[0, 0, 0],
+        cached=True,
+    ),
+    "writers": Kind(
+        lambda folder: made(
+            "FEMNIST",
+            source=str(
+                write_writers(folder / "femnist", list("abcjihg7Zk" * 3), ["f9", "f10", "e"] * 10, list(CHARACTERS))
+            ),
+            labels="a-j",
+            partition=made("Natural", test=0.25),
+        ),
+        lambda: [
+            row
+            for row in images_of(
+                pixels(30, 28, 28), ["abcdefghij".find(k) for k in "abcjihg7Zk" * 3], ["f9", "f10", "e"] * 10
+            )
+            if row[1] >= 0
+        ],
+        3,
+        [2, 2, 2],
+        cached=True,
+    ),
+    "photos": Kind(
+        lambda folder: made(
+            "HFDataset",
+            source=photos(folder),
+            input_column="image",
+            label_column="condition",
+            client_column="town",
+            partition=made("Natural", test=0.25),
+        ),
+        lambda: images_of(
+            pixels(24, 4, 4, 3).transpose(0, 3, 1, 2),
+            [WORDS[row % 3] for row in range(24)],
+            ["xyzw"[row % 7 % 4] for row in range(24)],
+        ),
+        4,
+        [1, 2, 2, 2],
+        cached=True,
+    ),
+    "hub table": Kind(
+        lambda folder: made(
+            "HFDataset",
+            source=hub_table(folder, [WORDS.index(label) for label in LABELS], ClassLabel(names=list(WORDS))),
+            input_column=["b", "a"],
+            label_column="label",
+            client_column="user",
+            partition=made("Natural", test=0.25),
+        ),
+        people(LABELS, X[:, [1, 0]]),
+        **PEOPLE,
+        cached=True,
+    ),
+    "hub numbers": Kind(
+        lambda folder: made(
+            "HFDataset",
+            source=hub_table(folder, NUMBERS.tolist(), Value("float64")),
+            input_column="a",
+            label_column="label",
+            client_column="user",
+            num_labels=0,
+            partition=made("Natural", test=0.25),
+        ),
+        people(np.float32(NUMBERS).tolist(), X[:, :1]),
+        **PEOPLE,
+        task="Regression",
+        cached=True,
+    ),
+    "hub several labels": Kind(
+        lambda folder: made(
+            "HFDataset",
+            source=hub_table(
+                folder, [np.flatnonzero(row).tolist() for row in SEVERAL], List(ClassLabel(names=list("pqr")))
+            ),
+            input_column=["a", "b"],
+            label_column="label",
+            client_column="user",
+            partition=made("Natural", test=0.25),
+        ),
+        people(list(map(tuple, SEVERAL.astype(float).tolist())), X[:, :2]),
+        **PEOPLE,
+        task="MultiLabel",
+        cached=True,
+    ),
+    "tweets": Kind(
+        tokens_kind(embeddings=False), lambda: tweet_rows(vectors=False), 3, [2, 2, 2], net="Bag", cached=True
+    ),
+    "word vectors": Kind(tokens_kind(embeddings=True), lambda: tweet_rows(vectors=True), 3, [2, 2, 2], cached=True),
+    "hybrid": Kind(
+        lambda folder: made(
+            "Hybrid",
+            parts=[
+                made(
+                    "ArrayData",
+                    source=write_part(folder, "dark.npz", 0),
+                    partition=made("IID", num_clients=2, test=0.25),
+                ),
+                made(
+                    "ArrayData",
+                    source=write_part(folder, "light.npz", 100),
+                    partition=made("IID", num_clients=3, test=0.25),
+                ),
+            ],
+        ),
+        lambda: images_of(
+            np.tile(np.r_[0:30, 100:130].astype(np.uint8)[:, None], (1, 9)), [row % 3 for row in range(60)]
+        ),
+        5,
+        [4, 4, 2, 2, 2],
+        clusters=[0, 0, 1, 1, 1],
+    ),
+    "synthetic": Kind(
+        lambda folder: made(
+            "Synthetic",
+            num_clients=4,
+            num_clusters=3,
+            dimensions=3,
+            num_labels=3,
+            min_size=8,
+            mean_log_size=2.0,
+            log_size_deviation=0.5,
+        ),
+        None,
+        4,
+        [2, 1, 3, 2],
+        clusters=[0, 1, 2, 0],
+        counts=[[2, 12, 0], [0, 4, 6], [0, 0, 29], [6, 0, 7]],
+    ),
+    "mixture": Kind(
+        lambda folder: made(
+            "SyntheticMixture", num_clients=4, dimensions=3, mean_log_size=1.0, min_size=6, max_size=12, test_size=3
+        ),
+        None,
+        4,
+        [3, 3, 3, 3],
+        drawn=False,
+        counts=[[11, 4], [3, 6], [3, 6], [4, 7]],
+    ),
+}
+
+
+# Runs
+
+
+def task_of(kind: Kind, module: FederatedDataModule) -> Callable[[], LightningModule]:
+    """Returns the function that builds the task of a kind, with a net that fits its examples."""
+    examples = module.examples
+    shape, outputs = list(examples.input_shape), examples.num_outputs
+    nets = {
+        "MCLR": lambda: MCLR(shape, outputs),
+        "Bag": lambda: Bag(examples.vocabulary, outputs),
+        "Next": lambda: Next(examples.vocabulary),
+    }
+    return lambda: getattr(lit_cfl.tasks, kind.task)(nets[kind.net](), partial(torch.optim.SGD, lr=0.05))
+
+
+def experiment_on(kind: Kind, module: FederatedDataModule, algorithm: Algorithm, **options: Any) -> Experiment:
+    """Returns two tiny rounds of an algorithm with cohorts smaller than the population."""
+    usual: dict[str, Any] = {"rounds": 2, "cohort_size": 2, "seeds": [3], "local": LocalTraining(1, 10)}
+    return Experiment(data=module, task=task_of(kind, module), algorithm=algorithm, **usual | options)
+
+
+def reloaded(algorithm: Algorithm, completed: Round) -> Round:
+    """Returns a round whose state was written to a file and read again."""
+    file = io.BytesIO()
+    torch.save(state_to_dict(completed.state), file)
+    file.seek(0)
+    state = state_from_dict(algorithm.state_type, torch.load(file, weights_only=True))
+    return replace(completed, state=state)
+
+
+def score(prepared: PreparedRun, completed: Round) -> dict[str, float]:
+    """Returns the scores of a round, as `metrics.csv` has them."""
+    return evaluate(
+        prepared.experiment.algorithm,
+        completed.state,
+        prepared.engine,
+        completed.data,
+        EvaluationPlan(),
+        round=completed.index,
+    ).metrics
+
+
+def place(prepared: PreparedRun, completed: Round, clients: Tensor) -> tuple[Assignment, Info]:
+    """Places clients as newcomers; returns their models and the report."""
+    work = prepared.engine.at(completed.index, completed.data)
+    algorithm = prepared.experiment.algorithm
+    state, info = algorithm.place(completed.state, clients, work, generator(prepared.seed, "assign", completed.index))
+    return algorithm.serve(state, clients), info
+
+
+# Clients
+
+
+def lists_of(data: FederatedData) -> dict[str, list[list[int]]]:
+    """Returns the sorted example numbers of each client, by part; numbers of an additional view are higher."""
+    parts = {name: getattr(data, name) for name in ("train", "validation", "test", "withheld")}
+    return {
+        name: [sorted(one.tolist()) for one in index] if index is not None else [[]] * data.num_clients
+        for name, index in parts.items()
+    }
+
+
+def facts_of(data: FederatedData) -> dict[str, Any]:
+    """Returns everything that two equal data have in common, with the order of the examples."""
+    examples = data.examples
+    lists = {name: [one.tolist() for one in getattr(data, name)] for name in ("train", "validation", "test")}
+    newcomers = None if data.newcomers is None else data.newcomers.tolist()
+    return lists | {
+        "true clusters": data.true_clusters.tolist(),
+        "newcomers": newcomers,
+        "names": (data.names, data.cluster_names, examples.label_names, examples.input_names),
+        "skew": data.skew,
+        "examples": (examples.fingerprint, examples.num_labels, examples.vocabulary, examples.words, examples.views),
+        "batch": [sha256(part.numpy().tobytes()).hexdigest() for part in examples.batch(data.train.entries)],
+    }
+
+
+def rows_of(data: FederatedData, numbers: Sequence[int]) -> Counter[tuple[Any, tuple[float, ...]]]:
+    """Counts pairs of label and input of these examples; labels have their names, if they have some."""
+    inputs, labels = data.examples.batch(torch.tensor(numbers, dtype=torch.int64))
+    names = data.examples.label_names if data.examples.num_labels else ()
+    several = labels.ndim > 1
+    named = [tuple(label) if several else names[label] if names else label for label in labels.tolist()]
+    return Counter(zip(named, map(tuple, inputs.flatten(1).tolist()), strict=True))
+
+
+def shifted(
+    data: FederatedData, shifts: Sequence[Shift], rounds: int, seed: int = 0, warm: Tensor | None = None
+) -> list[tuple[FederatedData, tuple[ShiftLog, ...]]]:
+    """Returns the data and the log of each round; `warm` are the clients that have a model (None = all in training)."""
+    after = []
+    for round in range(rounds):
+        data, moves = apply_shifts(data, shifts, round, seed, data.population if warm is None else warm)
+        after.append((data, moves))
+    return after
