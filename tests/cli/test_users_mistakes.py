@@ -25,7 +25,7 @@ from filelock import FileLock
 import lit_cfl
 from lit_cfl.algorithms import FedAvg, FedGroup
 from lit_cfl.cli.main import main
-from lit_cfl.datamodules import ArrayData, Digits
+from lit_cfl.datamodules import Digits
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import LocalTraining
 from lit_cfl.nets import MCLR
@@ -50,7 +50,7 @@ help run => help | --help
 resume a_run => resume | --resume
 list foo => foo | algorithms | configs
 list confgis => confgis | configs
-list fedavg => fedavg | algorithms
+list fedavg => fedavg | algorithms | --algorithm.help FedAvg
 --foo => --foo | --help
 report a_run --fig figures => --fig | --figures
 run quickstart => quickstart | --config quickstart
@@ -70,6 +70,7 @@ run --config quickstart --zzz 3 => zzz | --help
 run --config quickstart --algorithm.tau 0.5 => tau | FedGroup | StoCFL
 run --config quickstart --num_clusters 4 => num_clusters | --algorithm.num_clusters
 run --config quickstart --task.net own.Mine --hidden 64 => hidden | --task.net.hidden
+run --config quickstart --task.net own.Mine --net.width 3 => net.width | --task.net.width
 run --config quickstart --data ArrayData --data.num_clients 9 => num_clients | ArrayData | --data.partition
 run --config quickstart --algorithm.lambda 1 => lambda | lambda_
 run --config quickstart --algorithm.alpha 5 => alpha | pretrain_scale
@@ -170,7 +171,9 @@ COMPARE FedAvg IFCA --zzz 3 => zzz | --IFCA.OPTION
 COMPARE IFCA --IFAC.num_clusters 4 => IFAC | IFCA
 COMPARE IFCA --IFCA.num_cluster 4 => IFCA | num_cluster | num_clusters
 COMPARE IFCA --IFCA.lr 1 => IFCA | lr | --IFCA.task.optimizer.lr
+COMPARE Ditto --Ditto.personal.lenght 2 => lenght | length | Ditto => Ditto.personal | lenght | length
 COMPARE IFCA --seeds 0 x => --seeds | x | 0 1 2
+COMPARE IFCA --seeds '[0, x]' => --seeds | x | 0 1 2
 COMPARE IFCA --seeds 0-2 => --seeds | 0-2 | 0 1 2
 COMPARE IFCA --seeds 1-30 => --seeds | 1-30 | 1 2 ... 30
 COMPARE IFCA --seed 3 => --seed | --seeds
@@ -213,6 +216,9 @@ RUN --baseline [FedAvg,IFCA] => baseline | ['FedAvg', 'IFCA'] | compare
 RUN --tracking.loggers my.Logger => my | my.py => tracking.loggers | my.Logger | my.py
 RUN --tracking.loggers TensorBord => tracking.loggers | TensorBord | TensorBoardLogger
 RUN --local 5 => local | 5 | local.epochs
+RUN --seeds '{a: 1}' => seeds | {'a': 1} | list
+RUN --tracking.loggers '{a: 1}' => tracking.loggers | {'a': 1} | [CSVLogger]
+RUN --config rotations.yaml => data.rotations | 90 | [90]
 RUN --evaluation.fine_tune 3 => evaluation.fine_tune | 3 | null
 RUN --config colon.yaml => local | epochs:5 | epochs: 5
 RUN --config number.yaml => name | 2024 | '2024'
@@ -230,6 +236,8 @@ run --config quickstart --config deep_nothing.yaml => local.epochs | null | whol
 run --config quickstart --config no_group.yaml => local | null | options
 RUN --data.shift null => data.shift | null | SwapAll
 RUN --plan null --local null => local | null | options
+RUN --local group.yaml => local.epochs | null | whole number
+RUN --algorithm null => algorithm | null | FedAvg
 
 # classes by their path, and their options
 run --config quickstart --data.skew Rotations() => skew | Rotations() | Rotations \
@@ -260,6 +268,7 @@ RUN --task.net mine_net.Wide => mine_net.Wide | width | init_args
 RUN --task.net mine_net.Wide --task.net.widht 3 => Wide | widht | width
 RUN --task.net mine_net.Wide --task.net.width wide => task.net.width | wide | whole number
 RUN --task.net mine_net.Whole --task.net.layer Flaten => task.net.layer | Flaten | path
+RUN --task.net VGG16 => [1, 8, 8] | 32 x 32 | MLP => task.net | VGG16 | [1, 8, 8] | 32 x 32
 RUN --task.net torch.nn.Sequential --task.net.args [] => Sequential | args | class
 RUN --algorithm mine_algorithm.Needs => mine_algorithm.Needs | strength | init_args
 RUN --algorithm datasets.Mine => datasets.Mine | datasets.py | name
@@ -273,6 +282,7 @@ run --config quickstart --config no_arguments.yaml => algorithm | init_args | nu
 run --config quickstart --config seeds.yaml => seed | seeds
 run --config quickstart --config folders.yaml => folders.yaml | code | mine | full path
 run --config patients.yaml => data, task, algorithm | --config quickstart
+run --data Digits --algorithm FedAvg => task | --config quickstart
 
 # numbers of one option
 RUN --rounds 0 => rounds | 0 | 1
@@ -289,6 +299,8 @@ RUN --task.optimizer.lr -1 => task.optimizer | -1.0 => task.optimizer.lr | -1.0
 RUN --task.optimizer.lr .inf => learning rate | inf | 0 => task.optimizer.lr | inf | 0
 RUN --task.net MLP --task.net.hidden -4 => MLP.hidden | -4 | 1 => task.net.hidden | -4 | 1
 RUN --evaluation.every 0 => evaluation.every | 0 | 1
+RUN --evaluation.clients 0 => evaluation.clients | 0 | assigned
+RUN --plan.lanes 0 => plan.lanes | 0 | 1
 RUN --evaluation.fine_tune.length 0 => length | 0 | 1 => evaluation.fine_tune.length | 0 | 1
 RUN --checkpoint.every_seconds -1 => checkpoint.every_seconds | -1.0 | 0
 RUN --stop.patience 0 => stop.patience | 0 | 1
@@ -306,6 +318,10 @@ RUN --algorithm.num_clusters 41 => num_clusters | 41 | 40 => algorithm.num_clust
 RUN --evaluation.clients 100 => evaluation.clients | 100 | 40
 RUN --data.num_clients 1798 => 1798 | 1797 => data.num_clients | 1798 | 1797
 RUN --evaluation.class_counts true => evaluation.class_counts | evaluation.per_client
+RUN --engine stack --plan.engine loop => engine | stack | plan.engine | loop
+RUN --personal nothere => nothere | net.fc1 => personal | nothere | net.fc1
+RUN --shared nothere => nothere | net.fc1 => shared | nothere | net.fc1
+RUN --task Regression => Regression | classes | Classification => task | Regression | classes | Classification
 RUN --stop.metric test/accuracy => test/accuracy | val/accuracy => stop.metric | test/accuracy | val/accuracy
 RUN --stop.metric val/weighted_acuracy => val/weighted_acuracy | val/weighted_accuracy \
     => stop.metric | val/weighted_acuracy | val/weighted_accuracy
@@ -336,6 +352,7 @@ evaluate --data Digits => --data | lit-cfl evaluate RUN_DIR
 evaluate --run_dir ran => lit-cfl evaluate RUN_DIR
 evaluate ran --rounds 3 => --rounds | --data
 evaluate ran --num_clients 3 => --num_clients | --data.num_clients
+evaluate ran --data.test 0 => test data
 assign ran --unlabeled => --unlabeled | --unlabelled
 assign ran => --data
 evaluate => run_dir | --help
@@ -376,6 +393,12 @@ TABLE wrong_names.npz => wrong_names.npz | z | x
 TABLE no_classes.npz => y | -1 | 0
 TABLE infinite.npz => x | row 1
 TABLE lengths.npz => y | 2 | 3
+TABLE large_ids.npz => y | 9000000003 | num_labels
+TABLE float_ids.npz => client | 1e+17 | integers
+TABLE good.csv --data.num_labels 2 => y | 2 | num_labels => data.num_labels | 2
+TABLE good.csv --data.test 1.5 => test | 1.5 | below 1 => data.test | 1.5 | below 1
+data --data ArrayData => x | source => data.x | data.source
+data --data mine_data.Negative => Negative | client 1 | -3 | 5
 TABLE notes => notes | .npz | x
 TABLE good.csv --data.vocabulary 0 => vocabulary | 0 | 1 => data.vocabulary | 0 | 1
 TABLE good.csv --data.partition IID --data.partition.num_clients 100 => 100 | 24 \
@@ -385,6 +408,8 @@ data --data Digits --data.partition_file nothere.npz => nothere.npz | RUN_DIR/pa
 data --data Digits --data.rotations [0,180] --data.partition_file ran/partition.npz \
     => ran/partition.npz | skew | options
 data --data Digits --data.skew LabelShifts --data.skew.shifts [0,x] => data.skew.shifts | x | whole number
+data --data Digits --data.partition LabelGroups --data.partition.groups 0,1 x \
+    => data.partition.groups | x | whole number
 data --data Digits --data.rotations [] => rotations | [0] => data.rotations | [0]
 
 # comparisons
@@ -424,8 +449,12 @@ TUNE --searcher TPESampeler => searcher | TPESampeler | TPESampler
 TUNE --searcher '{class_path: TPESampler, init_args: {sed: 1}}' => searcher | TPESampler | sed | seed
 TUNE --searcher '{class_path: RandomSampler, init_args: {seed: x}}' => searcher | seed | x | whole number
 TUNE --scheduler ASHASchedulr => scheduler | ASHASchedulr | ASHAScheduler
+TUNE --scheduler '{class_path: ASHAScheduler, init_args: {grace_period: 1}}' \
+    --space '{algorithm: {choice: [FedAvg, {class_path: FLHC, init_args: {warmup_rounds: 2, num_clusters: 2}}]}}' \
+    => scheduler | grace_period | 1 | 4
 TUNE --ray.address ray://127.0.0.1:1 => ray://127.0.0.1:1 | lit-cfl launch
 TUNE --points 3 => points | 3 | algorithm.eta_g
+TUNE --points '{a: 1}' => points | {'a': 1} | list
 TUNE --points '[{algorithm.eta_g: 0.1}]' => points | 1 | algorithm.num_clusters
 TUNE --points '[{algorithm.eta_g: 0.4, algorithm.num_clusters: 2}]' => points | algorithm.eta_g | 0.4 | 0.3
 TUNE --points '[{algorithm.eta_g: 0.1, algorithm.num_cluster: 2}]' \
@@ -461,6 +490,11 @@ SPACE '{algorithm.num_clusters: {grid: [2, 3]}, algorithm.eta_g: {uniform: [0, 1
 SPACE '{algorithm.num_clusters: {grid: [2, 3]}, algorithm.eta_g: {choice: [0, 1]}}' \
     => space | algorithm.eta_g | choice | grid
 SPACE '{algorithm.num_clusters: {grid: [2, 3, 4, 5]}}' => limits.trials | 3 | 4
+SPACE '{algorithm.num_clusters: {grid: [2, 3, 4]}}' --searcher TPESampler => searcher | TPESampler | grid
+SPACE '{algorithm: {choice: [FedAvg, {class_path: IFCA, space: {num_clusters: {grid: [2]}}}]}}' => grid | choice
+SPACE '{algorithm: {choice: [FedAvg, IFCA]}}' --points '[{algorithm: FedAvgg}]' => points | algorithm | FedAvgg | FedAvg
+SPACE '{algorithm.num_clusters: {choice: [2, 3]}}' --points '[{algorithm.num_clusters: 4}]' \
+    => points | algorithm.num_clusters | 4 | 2, 3
 
 # clusters
 launch --config quickstart => --address
@@ -510,6 +544,8 @@ def write_odd_files(folder: Path) -> None:
     np.savez(folder / "no_classes.npz", x=x, y=y - 1)
     np.savez(folder / "infinite.npz", x=np.where(np.arange(4)[:, None] == 1, np.inf, x), y=y)
     np.savez(folder / "lengths.npz", x=x[:3], y=y[:2])
+    np.savez(folder / "large_ids.npz", x=x, y=y + 9_000_000_000)
+    np.savez(folder / "float_ids.npz", x=x, y=y, client=y + 1e17)
     with zipfile.ZipFile(folder / "huge.npz", "w") as archive, archive.open("x.npy", "w") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": (10**12, 1)})
         file.write(bytes(8))
@@ -592,7 +628,6 @@ def make_task() -> Classification:
 IN_PYTHON: dict[str, tuple[Callable[[], object], list[str]]] = {
     "a number as text": (lambda: experiment(rounds="20"), ["rounds", "'20'", "whole number"]),
     "one seed": (lambda: experiment(seeds=3), ["seeds", "3", "[3]"]),
-    "half a seed": (lambda: experiment(seeds=[0, 0.5]), ["seeds", "0.5", "whole number"]),
     "a word": (lambda: experiment(selection="round-robin"), ["selection", "round-robin", "round_robin_first"]),
     "a word of a group": (
         lambda: experiment(local=LocalTraining(last_batch="joint")),  # type: ignore[arg-type]  # the mistake
@@ -619,23 +654,19 @@ IN_PYTHON: dict[str, tuple[Callable[[], object], list[str]]] = {
     ),
     "a number for a file": (lambda: lit_cfl.load_experiment(3), ["3", "file"]),
     "words in one text": (lambda: lit_cfl.load_experiment("quickstart", "--rounds 3"), ["words", "--rounds 3", "list"]),
-    "words": (lambda: lit_cfl.load_experiment("quickstart", ["--round", "3"]), ["round", "--rounds"]),
     "a run of a name": (lambda: lit_cfl.run("quickstart"), ["quickstart", "lit_cfl.load_experiment(FILE)"]),
     "a mode as callbacks": (lambda: lit_cfl.run(experiment(), "new", "resume"), ["callbacks", "mode='resume'"]),
-    "an open run": (lambda: lit_cfl.load_run("nothere"), ["nothere", "config.yaml"]),
     "a cluster": (lambda: lit_cfl.load_run("ran").module(9), ["cluster", "9", "0 to 3"]),
     "a client": (lambda: lit_cfl.load_run("ran").client_module(40), ["client", "40", "0 to 11"]),
     "another experiment": (
         lambda: lit_cfl.load_run("ran", lit_cfl.load_experiment("quickstart")),
         ["ran", "cohort_size", "5", "10"],
     ),
-    "one seed of a comparison": (lambda: lit_cfl.compare("quickstart", ["IFCA"], 3), ["seeds", "3", "[3]"]),
     "an algorithm of a comparison": (
         lambda: lit_cfl.compare("quickstart", [FedAvg()]),
         ["algorithms", "FedAvg(weights='examples')", "'FedAvg'"],
     ),
     "a comparison made in Python": (lambda: lit_cfl.compare(experiment(), ["FedAvg"]), ["YAML", "lit_cfl.run"]),
-    "an array": (lambda: ArrayData(x=[[1.0], [2.0]], y=[0, -1]).federated(0), ["y", "-1", "0"]),
 }
 
 
