@@ -29,6 +29,7 @@ from lit_cfl.datamodules import Digits
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import LocalTraining
 from lit_cfl.nets import MCLR
+from lit_cfl.storage.digests import read_sealed, write_sealed
 from lit_cfl.tasks import Classification
 
 FILES = Path(__file__).with_name("mistakes")
@@ -342,6 +343,8 @@ RUN --run_dir= => --run_dir | '' | folder
 RUN --run_dir NAME_OF_300_BYTES => --run_dir | 300 | 255
 run --resume a_run => a_run/config.yaml | original
 run --resume later_run => later_run/config.yaml | format
+run --resume own_run => mine_inside.Net | own_run | folder
+evaluate own_run => mine_inside.Net | own_run | folder
 run --resume changed_run => changed_run/config.yaml | digest | original
 run --resume ran --rounds 2 => ran | rounds | 2 | 8
 run --resume ran --cohort_size 4 => ran | cohort_size | 4 | --run_dir
@@ -360,6 +363,7 @@ evaluate ran --data.num_clients 0 => num_clients | 0 | 1 => data.num_clients | 0
 evaluate a_comparison/FedAvg/seed-0 => a_comparison/FedAvg/seed-0 | config.yaml
 report notes => notes | run
 report several => several | several/a_run
+report ran other_run => ran | other_run | data
 data --data Digits --tiny => --tiny | lit-cfl run
 data --data Digits --out good.csv/data => good.csv/data | --out
 COMPARE IFCA --compare_dir taken => taken | --compare_dir
@@ -393,7 +397,7 @@ TABLE wrong_names.npz => wrong_names.npz | z | x
 TABLE no_classes.npz => y | -1 | 0
 TABLE infinite.npz => x | row 1
 TABLE lengths.npz => y | 2 | 3
-TABLE large_ids.npz => y | 9000000003 | num_labels
+TABLE ids.npz => y | 50 | num_labels
 TABLE float_ids.npz => client | 1e+17 | integers
 TABLE good.csv --data.num_labels 2 => y | 2 | num_labels => data.num_labels | 2
 TABLE good.csv --data.test 1.5 => test | 1.5 | below 1 => data.test | 1.5 | below 1
@@ -544,11 +548,19 @@ def write_odd_files(folder: Path) -> None:
     np.savez(folder / "no_classes.npz", x=x, y=y - 1)
     np.savez(folder / "infinite.npz", x=np.where(np.arange(4)[:, None] == 1, np.inf, x), y=y)
     np.savez(folder / "lengths.npz", x=x[:3], y=y[:2])
-    np.savez(folder / "large_ids.npz", x=x, y=y + 9_000_000_000)
+    np.savez(folder / "ids.npz", x=np.ones((60, 2), np.float32), y=np.array(20 * [0, 1, 50]))
     np.savez(folder / "float_ids.npz", x=x, y=y, client=y + 1e17)
     with zipfile.ZipFile(folder / "huge.npz", "w") as archive, archive.open("x.npy", "w") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": (10**12, 1)})
         file.write(bytes(8))
+
+
+def write_run(run: Path, folder: Path, old: str, new: str) -> None:
+    """Writes a run's configuration with a change, and with the digest that it then has: what users cannot do."""
+    text, run_id = read_sealed(run / "config.yaml")
+    changed, number = re.subn(old, new, text.rpartition("# ")[0], flags=re.MULTILINE)
+    assert number
+    write_sealed(folder / "config.yaml", changed, run_id)
 
 
 @pytest.fixture(scope="module")
@@ -560,11 +572,13 @@ def files(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pat
     shutil.copytree(whole, folder / "ran")
     shutil.copytree(FILES / "a_run", folder / "taken")
     shutil.copytree(FILES / "a_run", folder / "several" / "a_run")
-    for name in ("locked", "changed_run"):
+    for name in ("locked", "changed_run", "later_run", "own_run", "other_run"):
         (folder / name).mkdir()
-    (folder / "changed_run" / "config.yaml").write_text(
-        (whole / "config.yaml").read_text().replace("rounds: 8", "rounds: 9")
-    )
+    (folder / "changed_run" / "config.yaml").write_text((whole / "config.yaml").read_text().replace("8", "9"))
+    write_run(whole, folder / "later_run", r"^format: \d+", "format: 99")
+    write_run(whole, folder / "own_run", r"lit_cfl\.nets\.MCLR", "mine_inside.Net")
+    write_run(whole, folder / "other_run", "num_clients: 12", "num_clients: 13")
+    (folder / "own_run" / "mine_inside.py").write_text("class Net: ...\n")
     with pytest.MonkeyPatch.context() as patch, FileLock(folder / "locked" / ".lock"):
         patch.setattr(sys, "dont_write_bytecode", True)
         patch.setattr(sys, "path", list(sys.path))  # commands append the current folder
