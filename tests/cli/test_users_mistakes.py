@@ -519,11 +519,12 @@ LAUNCH quickstart --run_dir new => http://127.0.0.1:1 | 8265
 def cases(table: str) -> list[tuple[str, list[list[str]]]]:
     """Reads the rows of a table: each command, with the words of its error today and perhaps of its later error."""
     rows = []
-    for line in re.sub(r"\\\n\s*", "", table).splitlines():
-        command, *answers = line.split(" => ")
-        if answers:
-            start, _, rest = command.partition(" ")
-            rows.append((f"{SHORT.get(start, start)} {rest}".strip(), [one.strip().split(" | ") for one in answers]))
+    for line in re.findall("^[^#\n].*", re.sub(r"\\\n\s*", "", table), re.MULTILINE):
+        command, answer, *later = line.split(" => ")
+        start, _, rest = command.partition(" ")
+        rows.append(
+            (f"{SHORT.get(start, start)} {rest}".strip(), [one.strip().split(" | ") for one in (answer, *later)])
+        )
     return rows
 
 
@@ -582,7 +583,8 @@ def files(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pat
     with pytest.MonkeyPatch.context() as patch, FileLock(folder / "locked" / ".lock"):
         patch.setattr(sys, "dont_write_bytecode", True)
         patch.setattr(sys, "path", list(sys.path))  # commands append the current folder
-        patch.delenv("RAY_ADDRESS", raising=False)
+        for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+            patch.delenv(name, raising=False)
         patch.chdir(folder)
         (folder / "runs").mkdir()  # a refused command may leave this folder
         yield folder
