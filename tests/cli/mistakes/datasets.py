@@ -1,0 +1,4 @@
+"""A file with the name of an installed package."""
+
+
+class Mine: ...

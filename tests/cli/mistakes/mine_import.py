@@ -1,0 +1,3 @@
+"""A module that refuses to be imported."""
+
+raise RuntimeError("no licence")
