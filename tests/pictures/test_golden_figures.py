@@ -11,25 +11,25 @@ from golden import check_golden
 GOLDEN = Path(__file__).with_name("golden")
 
 
-def of_baseline(path: Path) -> inside.Content:
+def of_baseline(path: Path) -> inside_shown.Content:
     """Describes the learning curve of a run and its baseline, whose scores are those of the first three rounds."""
     run = cases.finished_run(path / "run")
     baseline, rows = cases.started_run(path / "run" / "baseline", (1, 2, 3))
-    return inside.picture_with_baseline(run, cases.finish(baseline, rows, algorithm="FedAvg"))
+    return inside_shown.picture_with_baseline(run, cases.finish(baseline, rows, algorithm="FedAvg"))
 
 
-def of_comparison(path: Path) -> inside.Content:
-    results = inside.results_of(cases.compared_runs(path), cases.compared_experiments(), [0, 1, 2], 0.5)
-    return inside.picture_of_comparison(path, results)
+def of_comparison(path: Path) -> inside_shown.Content:
+    results = inside_shown.results_of(cases.compared_runs(path), cases.compared_experiments(), [0, 1, 2], 0.5)
+    return inside_shown.picture_of_comparison(path, results)
 
 
-FIGURES: dict[str, Callable[[Path], inside.Content]] = {
-    "run": lambda path: inside.pictures_of_run(cases.finished_run(path)),
-    "run_of_layers": lambda path: inside.pictures_of_run(cases.run_of_layers(path)),
+FIGURES: dict[str, Callable[[Path], inside_shown.Content]] = {
+    "run": lambda path: inside_shown.pictures_of_run(cases.finished_run(path)),
+    "run_of_layers": lambda path: inside_shown.pictures_of_run(cases.run_of_layers(path)),
     "run_with_baseline": of_baseline,
     "comparison": of_comparison,
-    "search": lambda path: inside.pictures_of_search(cases.searched_study(path)),
-    "data": lambda _: inside.pictures_of_data(cases.named_data()),
+    "search": lambda path: inside_shown.pictures_of_search(cases.searched_study(path)),
+    "data": lambda _: inside_shown.pictures_of_data(cases.named_data()),
 }
 
 

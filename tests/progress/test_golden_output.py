@@ -74,7 +74,7 @@ MINE = (0.5, 1.0, 0.375, 0.75, 0.25)
 
 def ended(
     path: Path, algorithm: str, values: Sequence[float | None], score: Score = ACCURACY, **summary: Any
-) -> inside.FinishedRun:
+) -> inside_shown.FinishedRun:
     """Makes a finished run of five clients and two newcomers, the best score of which is not the last."""
     path.mkdir(parents=True)
     rows = [
@@ -89,31 +89,31 @@ def ended(
     mean |= {f"test/worst10_{score.name}": 0.25, "clusters/ari": None, "clusters/silhouette": 0.375}
     counts = {"clusters/unobserved": 0, "clusters/assigned": 5, "clients/evaluated": len(known)}
     costs = {"traffic/mib": 12.5, "traffic/round_mib": 2.5, "time/elapsed_seconds": 31.5, "time/training_seconds": 9.0}
-    return inside.finished_run(path, {"algorithm": algorithm, "seed": 0} | mean | counts | costs | summary)
+    return inside_shown.finished_run(path, {"algorithm": algorithm, "seed": 0} | mean | counts | costs | summary)
 
 
 ERROR = Score("mae", higher_is_better=False)
 
 
-def with_truth(path: Path) -> inside.FinishedRun:
+def with_truth(path: Path) -> inside_shown.FinishedRun:
     """Makes a run and a baseline of which two clients of five have no model."""
     baseline = ended(path / "baseline", "FedAvg", (0.25, 0.5, None, None, 0.75), **{"clusters/ari": 0.0})
     baseline.summary |= {"clusters/unobserved": 2, "clusters/assigned": 3}
     run = ended(path / "run", "IFCA", MINE, **{"clusters/ari": 0.25, "test/newcomers_accuracy": 0.125})
-    return inside.finished_run(run.path, run.summary, baseline)
+    return inside_shown.finished_run(run.path, run.summary, baseline)
 
 
-def without_truth(path: Path, values: Sequence[float], score: Score = ACCURACY) -> inside.FinishedRun:
+def without_truth(path: Path, values: Sequence[float], score: Score = ACCURACY) -> inside_shown.FinishedRun:
     run = ended(path / "run", "FedGroup", MINE, score)
-    return inside.finished_run(run.path, run.summary, ended(path / "baseline", "FedAvg", values, score))
+    return inside_shown.finished_run(run.path, run.summary, ended(path / "baseline", "FedAvg", values, score))
 
 
-def of_seeds(path: Path) -> inside.FinishedRun:
+def of_seeds(path: Path) -> inside_shown.FinishedRun:
     parts = [ended(path / f"seed-{seed}", "IFCA", MINE, seed=seed) for seed in (3, 7)]
     values = [(0.25, 0.5, 0.75, 0.75, 0.5), (0.25, 0.5, 0.5, 0.5, 0.0)]
     baselines = [ended(path / f"b-{k}", "FedAvg", own, seed=k) for k, own in zip((3, 7), values, strict=True)]
     first, other = (one.summary | {"seeds": 2} for one in (parts[0], baselines[0]))
-    return inside.finished_run(path, first, inside.finished_run(path, other, None, baselines), parts)
+    return inside_shown.finished_run(path, first, inside_shown.finished_run(path, other, None, baselines), parts)
 
 
 ENDS = {
@@ -127,7 +127,7 @@ ENDS = {
 
 
 def test_a_run_ends_with_what_was_recorded(tmp_path: Path):
-    found = {name: inside.end_of_run(make(tmp_path / name)).splitlines() for name, make in ENDS.items()}
+    found = {name: inside_shown.end_of_run(make(tmp_path / name)).splitlines() for name, make in ENDS.items()}
     check_golden(GOLDEN / "ends_of_runs.json", found, tmp_path)
 
 
@@ -144,9 +144,9 @@ def test_lines_of_rounds_and_tables_of_clients_are_as_recorded():
     check_golden(
         GOLDEN / "tables.json",
         {
-            "rounds": inside.lines_of_rounds(rows, [0.5, 3.0, 3.5, 5.5, 6.0, 6.5, 7.0], 8).splitlines(),
-            "scores": inside.scores_of_splits(scores).splitlines(),
-            "newcomers": inside.table_of_newcomers(clusters, new, closeness).splitlines(),
+            "rounds": inside_shown.lines_of_rounds(rows, [0.5, 3.0, 3.5, 5.5, 6.0, 6.5, 7.0], 8).splitlines(),
+            "scores": inside_shown.scores_of_splits(scores).splitlines(),
+            "newcomers": inside_shown.table_of_newcomers(clusters, new, closeness).splitlines(),
         },
     )
 
@@ -156,8 +156,8 @@ def test_a_comparison_prints_and_writes_what_was_recorded(tmp_path: Path):
     cases.compared_runs(tmp_path, left)
     cases.change_summary(tmp_path / "Oracle" / "seed-1", **{"test/newcomers_accuracy": 0.40625})
     errors = {("IFCA", 2): "ValueError: 50 % of a_b & c"}
-    results = inside.results_of(tmp_path, cases.compared_experiments(), [0, 1, 2], None, errors)
-    found = {"terminal": inside.end_of_comparison(results).splitlines()}
+    results = inside_shown.results_of(tmp_path, cases.compared_experiments(), [0, 1, 2], None, errors)
+    found = {"terminal": inside_shown.end_of_comparison(results).splitlines()}
     found |= {name: (tmp_path / name).read_text().splitlines() for name in ("results.md", "results.tex")}
     found |= {name: columns_of(tmp_path / name) for name in ("results.csv", "runs.csv")}
     check_golden(GOLDEN / "comparison.json", found, tmp_path)
@@ -167,7 +167,7 @@ def test_a_search_prints_and_writes_what_was_recorded(tmp_path: Path):
     path = cases.searched_study(tmp_path / "study")
     for folder in (path / "trials").iterdir():
         write_sealed(folder / "config.yaml", f"name: {folder.name}\nseeds: [3]\n")
-    found = {"terminal": inside.end_of_search(path).splitlines(), "trials.csv": columns_of(path / "trials.csv")}
+    found = {"terminal": inside_shown.end_of_search(path).splitlines(), "trials.csv": columns_of(path / "trials.csv")}
     check_golden(GOLDEN / "search.json", found | {"best.yaml": (path / "best.yaml").read_text().splitlines()}, tmp_path)
 
 

@@ -44,7 +44,7 @@ def seeds_page(folder: Path, groups: Mapping[str, Sequence[Sequence[Mapping[str,
                 finish(run, rows, algorithm=name, seed=seed)
     numbers = list(range(max(map(len, groups.values()))))
     write_sealed(folder / "compare.yaml", f"name: x\nalgorithms: {list(groups)}\nseeds: {numbers}\ntarget: null\n")
-    return inside.page_of(folder)
+    return inside_shown.page_of(folder)
 
 
 def scores(*values: float | None, **more: Sequence[Any]) -> list[dict[str, Any]]:
@@ -61,8 +61,8 @@ def rows_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[dict[
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-def lines(figure: inside.Content, number: int = 0) -> dict[str, tuple[list[float], list[float]]]:
-    return {mark.get("label", ""): (mark["x"], mark["y"]) for mark in inside.marks_of(figure, number, "line")}
+def lines(figure: inside_shown.Content, number: int = 0) -> dict[str, tuple[list[float], list[float]]]:
+    return {mark.get("label", ""): (mark["x"], mark["y"]) for mark in inside_shown.marks_of(figure, number, "line")}
 
 
 # Over the rounds, over several seeds
@@ -84,12 +84,12 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_a_band_is_one_deviation_of_a_sample_on_both_sides_of_the_mean_of_finished_runs(seeds: Any):
-    figure = inside.figure_on(seeds, SCORE.replace("/", "-"))
+    figure = inside_shown.figure_on(seeds, SCORE.replace("/", "-"))
     means = lines(figure)
     # round 1 lacks a score, round 5 is that of one run; the fourth run did not finish
     assert means["A"] == ([2, 3, 4], pytest.approx([1.125 / 3, 2.4375 / 3, 1.75 / 3]))
     assert means["B"] == ([3, 4, 5, 6], [0.125, 0.9375, 0.25, 0.375])
-    (band,) = inside.marks_of(figure, kind="band")
+    (band,) = inside_shown.marks_of(figure, kind="band")
     # round 2: 0.25, 0.25, 0.625 lie -0.125, -0.125 and 0.25 from their mean; a population's deviation divides by 3
     deviation = sqrt((0.125**2 + 0.125**2 + 0.25**2) / 2)
     assert (band["low"][0], band["high"][0]) == pytest.approx((0.375 - deviation, 0.375 + deviation))
@@ -98,26 +98,26 @@ def test_a_band_is_one_deviation_of_a_sample_on_both_sides_of_the_mean_of_finish
     deviation = sqrt(sum((value - third) ** 2 for value in (0.5, 1.0, 0.9375)) / 2)
     assert (band["low"][1], band["high"][1]) == pytest.approx((third - deviation, 1.0))
     assert third + deviation > 1
-    below = inside.tables_below(seeds)["test-weighted_accuracy"]["rows"]
+    below = inside_shown.tables_below(seeds)["test-weighted_accuracy"]["rows"]
     assert below[1:3] == ["2 | 0.3750 ± 0.2165 | ", "3 | 0.8125 ± 0.2724 | 0.125"]  # each with its own deviation
 
 
 def test_a_line_is_described_by_its_first_and_last_value_until_the_last_round_of_all(seeds: Any):
-    text = inside.figure_on(seeds, "test-weighted_accuracy")["alternative text"]
+    text = inside_shown.figure_on(seeds, "test-weighted_accuracy")["alternative text"]
     assert text == "Line chart. Accuracy on test data, from round 2 to 6: A 0.375 to 0.5833; B 0.125 to 0.375."
 
 
 def test_a_score_stands_at_what_was_sent_and_trained_on_until_its_own_round(seeds: Any):
     # the mean traffic of the three runs is 3, 5, 7, 9 in rounds 1 to 4, and round 1 has no score
-    sent = lines(inside.figure_on(seeds, "traffic"))
+    sent = lines(inside_shown.figure_on(seeds, "traffic"))
     assert sent["A"] == (pytest.approx([5, 7, 9]), pytest.approx([1.125 / 3, 2.4375 / 3, 1.75 / 3]))
     assert sent["B"] == ([6, 8, 10, 12], [0.125, 0.9375, 0.25, 0.375])
-    assert lines(inside.figure_on(seeds, "local-work"))["A"][0] == pytest.approx([62 / 3, 93 / 3, 125 / 3])
+    assert lines(inside_shown.figure_on(seeds, "local-work"))["A"][0] == pytest.approx([62 / 3, 93 / 3, 125 / 3])
 
 
 def test_the_mean_number_of_clusters_has_one_digit(tmp_path: Path):
     runs = [scores(0.5, 0.5, clusters__count=(1, count)) for count in (2, 3, 3)]
-    below = inside.tables_below(seeds_page(tmp_path, {"A": runs}))["clusters-count"]["rows"]
+    below = inside_shown.tables_below(seeds_page(tmp_path, {"A": runs}))["clusters-count"]["rows"]
     assert below[1:] == ["1 | 1.0 ± 0.0", "2 | 2.7 ± 0.6"]  # the deviation of 2, 3, 3 is the root of 1/3
 
 
@@ -128,7 +128,9 @@ def test_a_column_of_the_results_is_the_last_value_its_mean_and_its_deviation(tm
     columns |= {"time/elapsed_seconds": (100.0, 130.0), "time/training_seconds": (7.0, 8.0)}
     first = dict.fromkeys((SCORE, *columns), 0.9375)  # the best round of both runs
     last = [{SCORE: (0.5, 0.75)[seed]} | {key: own[seed] for key, own in columns.items()} for seed in (0, 1)]
-    head, row = inside.table_on(seeds_page(tmp_path, {"A": [[first, own] for own in last]}), "After the last round")
+    head, row = inside_shown.table_on(
+        seeds_page(tmp_path, {"A": [[first, own] for own in last]}), "After the last round"
+    )
     # the deviation of two values is their distance divided by the root of two
     expected = {"accuracy": "0.625 ± 0.177", "mean": "0.300 ± 0.071", "validation accuracy": "0.700 ± 0.141"}
     expected |= {"at best": "0.938 ± 0.000", "loss": "1.750 ± 0.354", "clusters": "4.0 ± 1.4", "ARI": "0.50 ± 0.35"}
@@ -166,9 +168,9 @@ def test_the_best_of_an_error_is_the_lowest(tmp_path: Path):
         best = {"test/min_weighted_mae": min(values), "algorithm": "CFL", "seed": 0, "stopped": None}
         (run / "summary.json").write_text(json.dumps(best))
         paths.append(run)
-    page = inside.page_of(*paths)
+    page = inside_shown.page_of(*paths)
     assert page.lines[0] == "Test MAE after the last round, best first: CFL (B) 0.250, CFL (A) 0.500, CFL (C) 0.750."
-    head, *rows = inside.table_on(page, "After the last round")
+    head, *rows = inside_shown.table_on(page, "After the last round")
     assert [row[head.index("at best")] for row in rows] == ["0.375", "0.250", "0.125"]
 
 
@@ -188,11 +190,11 @@ def test_the_best_of_an_error_is_the_lowest(tmp_path: Path):
 def test_a_found_cluster_has_the_colour_of_the_true_one_with_the_most_clients_in_common(
     found: Any, true: list[int], expected: dict[int, int]
 ):
-    assert inside.colours_of(found, true) == expected
+    assert inside_shown.colours_of(found, true) == expected
 
 
 def test_found_and_true_clusters_of_equal_clients_have_equal_colours_in_every_figure(tmp_path: Path):
-    shown = inside.pictures_of_run(cases.finished_run(tmp_path / "run"))
+    shown = inside_shown.pictures_of_run(cases.finished_run(tmp_path / "run"))
     colours = {entry["label"]: entry["colour"] for entry in shown["memberships"]["legend"]}
     assert list(colours) == ["cluster 0 (true 1)", "cluster 1 (true 2)", "cluster 2 (true 0)"]
     (cells,) = [mark["cells"] for mark in shown["memberships"]["axes"][0]["marks"] if mark["kind"] == "cells"]
@@ -205,7 +207,7 @@ def test_found_and_true_clusters_of_equal_clients_have_equal_colours_in_every_fi
     found, truth = (
         {
             at: mark["colour"]
-            for mark in inside.marks_of(shown["clients"], k)
+            for mark in inside_shown.marks_of(shown["clients"], k)
             for at in zip(mark["x"], mark["y"], strict=True)
         }
         for k in (0, 1)
@@ -218,16 +220,16 @@ def test_memberships_are_drawn_from_their_round_on_and_count_clients_that_moved_
     cluster = np.array([[0, 0, 0, 1, 1, 2], [0, 1, 0, 1, 1, -1], [1, 0, 0, 1, 1, 0]])
     true = np.array([0, 0, 1, 1, 2, -1])
     np.savez(run / "memberships.npz", rounds=np.array([1, 3, 7]), cluster=cluster, true_cluster=true)
-    page = inside.page_of(run)
-    figure = inside.figure_on(page, "memberships")
-    (cells,) = inside.marks_of(figure, kind="cells")
+    page = inside_shown.page_of(run)
+    figure = inside_shown.figure_on(page, "memberships")
+    (cells,) = inside_shown.marks_of(figure, kind="cells")
     assert cells["left"] == [0.5, 2.5, 6.5, 7.5]  # to scale: rounds 1, 3, 7, and half a round more
     (side,) = (mark["cells"] for axes in figure["axes"][0]["inside"] for mark in axes["marks"])
     grey, zero, _, one, _, two = side  # true clusters of clients 5, 1, 0, 2, 3, 4, of which the first is unknown
     assert (side, len({grey, zero, one, two})) == ([grey, zero, zero, one, one, two], 4)
     # client 1 moved twice; client 5 lost its cluster, which no client has at the end
     assert "6 clients in 2 clusters at the end; 2 clients changed" in figure["alternative text"]
-    below = inside.tables_below(page)["cfl-memberships"]["rows"]
+    below = inside_shown.tables_below(page)["cfl-memberships"]["rows"]
     assert below[2] == "1 | 0 | 0 from round 1, 1 from round 3, 0 from round 7"  # rounds, not their places
 
 
@@ -236,19 +238,19 @@ def test_a_branch_of_the_tree_ends_with_its_last_round_and_its_last_number_of_cl
     rows = [(1, 0, 0, 10), (2, 0, 0, 6), (2, 1, 0, 4), (3, 0, 0, 4), (3, 1, 0, 3), (3, 2, 0, 3), (4, 0, 0, 2)]
     columns = ("round", "cluster", "parent", "size")
     write_table(run / "clusters.csv", CLUSTERS, rows_of(columns, [*rows, (4, 2, 0, 5)]))
-    page = inside.page_of(run)
-    figure = inside.figure_on(page, "splits")
-    found = {mark["text"]: mark["at"] for mark in inside.marks_of(figure, kind="text")}
+    page = inside_shown.page_of(run)
+    figure = inside_shown.figure_on(page, "splits")
+    found = {mark["text"]: mark["at"] for mark in inside_shown.marks_of(figure, kind="text")}
     assert found == {"2": [4, 0], "3 (ended)": [3, 2], "5": [4, 1]}  # from the bottom: clusters 0, 2, 1
     assert list(lines(figure).values()) == [([1, 4], [0, 0]), ([2, 2, 3], [0, 2, 2]), ([3, 3, 4], [0, 1, 1])]
-    below = inside.tables_below(page)["cfl-splits"]["rows"]
+    below = inside_shown.tables_below(page)["cfl-splits"]["rows"]
     assert below[1:] == ["0 |  | 1 | 4 | 10 | 2", "1 | 0 | 2 | 3 | 4 | 3", "2 | 0 | 3 | 4 | 3 | 5"]
 
 
 def test_only_chosen_layers_have_a_dot_and_the_lower_panel_is_of_the_gap(tmp_path: Path):
     run = one_run(tmp_path)
     write_table(run / "layers.csv", cases.LAYERS, rows_of(cases.LAYERS, cases.COMPARED))
-    figure = inside.figure_on(inside.page_of(run), "layers")
+    figure = inside_shown.figure_on(inside_shown.page_of(run), "layers")
     for number, (first, second, dots) in enumerate(
         [
             ([0.25, 0.75, 0.375], [0.5, 0.4375], [([1], [0.75]), ([0, 1], [0.5, 0.4375])]),
@@ -256,7 +258,7 @@ def test_only_chosen_layers_have_a_dot_and_the_lower_panel_is_of_the_gap(tmp_pat
         ]
     ):
         assert [y for _, y in lines(figure, number).values()] == [first, second]
-        assert [(mark["x"], mark["y"]) for mark in inside.marks_of(figure, number, "points")] == dots
+        assert [(mark["x"], mark["y"]) for mark in inside_shown.marks_of(figure, number, "points")] == dots
 
 
 def test_bars_of_a_histogram_stand_on_those_of_other_clusters(tmp_path: Path):
@@ -264,7 +266,7 @@ def test_bars_of_a_histogram_stand_on_those_of_other_clusters(tmp_path: Path):
     values = [(0, 0.15), (0, 0.25), (0, 0.65), (1, 0.95), (1, 0.25), (2, 0.25), (2, 0.675), (1, None)]
     rows = [{"client": k, "cluster": c, "accuracy": v, "newcomer": 0} for k, (c, v) in enumerate(values)]
     write_table(run / "clients.csv", CLIENTS, rows)
-    bars = inside.marks_of(inside.figure_on(inside.page_of(run), "histogram"), kind="bars")
+    bars = inside_shown.marks_of(inside_shown.figure_on(inside_shown.page_of(run), "histogram"), kind="bars")
     assert [[int(height) for height in mark["height"]] for mark in bars] == [
         [0, 1, 1, 0, 0, 0, 1, 0, 0, 0],
         [0, 0, 1, 0, 0, 0, 0, 0, 0, 1],
@@ -295,21 +297,23 @@ def compared(tmp_path: Path) -> Any:
         np.savez(run / "snapshots" / f"{number}.npz", **known, **arrays)
     rows = [{"client": k, "cluster": 0, "n_train": 10 + k, "accuracy": k / 32, "newcomer": 0} for k in CLIENT_IDS]
     write_table(run / "clients.csv", CLIENTS, rows)
-    return inside.page_of(run)
+    return inside_shown.page_of(run)
 
 
 def test_similarity_is_that_of_pairs_in_found_clusters_of_the_last_snapshot_without_oneself(compared: Any):
-    figure = inside.figure_on(compared, "similarity")
+    figure = inside_shown.figure_on(compared, "similarity")
     # within: places (0, 2), (0, 5), (2, 5) and (1, 4); a mean of clusters would be (0.5 + 0.875) / 2
     within = (0.75 + 0.5 + 0.25 + 0.875) / 4
     between = (sum(COSINES.values()) - 4 * within) / 11
     assert figure["alternative text"].endswith(f"Mean cosine within clusters {within:.2f}, between them {between:.2f}.")
-    (cells,) = inside.marks_of(figure, kind="cells")
+    (cells,) = inside_shown.marks_of(figure, kind="cells")
     # rows: places 4, 1 (cluster 0), 2, 0, 5 (cluster 1) and 3 (cluster 2), in each by the true cluster
     order = [4, 1, 2, 0, 5, 3]
     expected = [[1 if a == b else COSINES[min(a, b), max(a, b)] for b in order] for a in order]
     assert cells["cells"] == expected
-    first, second, third = (row.split(" | ") for row in inside.tables_below(compared)["cfl-similarity"]["rows"][1:])
+    first, second, third = (
+        row.split(" | ") for row in inside_shown.tables_below(compared)["cfl-similarity"]["rows"][1:]
+    )
     # (4, 2), (4, 0), (4, 5), (1, 2), (1, 0), (1, 5); then (2, 0), (2, 5), (0, 5)
     across = (-0.0625 - 0.75 - 0.625 + 0.0625 - 0.25 - 0.125) / 6
     assert first[1:] == ["0.875", f"{across:.3f}", f"{(0.3125 + 0.375) / 2:.3f}"]
@@ -324,30 +328,30 @@ def test_colours_of_a_matrix_leave_out_the_rarest_hundredth_at_each_end(tmp_path
     known = {"clients": np.arange(12), "compared": np.array(12), "true_cluster": np.arange(12) % 3}
     arrays = {"similarity": matrix, "projection": np.zeros((12, 2), np.float16), "cluster": np.arange(12) % 2}
     np.savez(run / "snapshots" / "4.npz", **known, **arrays)
-    (cells,) = inside.marks_of(inside.figure_on(inside.page_of(run), "similarity"), kind="cells")
+    (cells,) = inside_shown.marks_of(inside_shown.figure_on(inside_shown.page_of(run), "similarity"), kind="cells")
     # places 1.31 and 129.69: 0.31 of the way from the lowest value to the next one, and the same from above
     assert cells["range"] == pytest.approx([-0.25 + 0.31 / 128, -0.25 + 64.69 / 128], abs=1e-6)
 
 
 def test_a_map_places_the_clients_of_the_last_snapshot_under_their_own_numbers(compared: Any):
-    figure = inside.figure_on(compared, "map")
-    places = [(mark["x"], mark["y"]) for mark in inside.marks_of(figure, 0, "points")]
+    figure = inside_shown.figure_on(compared, "map")
+    places = [(mark["x"], mark["y"]) for mark in inside_shown.marks_of(figure, 0, "points")]
     assert places == [([-1, 0.5], [0.5, 0.75]), ([1, 0.75, -0.25], [0.25, -0.25, 1.5]), ([-0.75], [-0.5])]
-    true = [mark["x"] for mark in inside.marks_of(figure, 1, "points")]
+    true = [mark["x"] for mark in inside_shown.marks_of(figure, 1, "points")]
     assert true == [[0.75, 0.5], [1, -1], [-0.75, -0.25]]
-    rows = inside.tables_below(compared)["cfl-map"]["rows"][1:]
+    rows = inside_shown.tables_below(compared)["cfl-map"]["rows"][1:]
     assert rows[:3] == ["5 | 0 | 1 | 15 | 0.156", "12 | 0 | 0 | 22 | 0.375", "3 | 1 | 1 | 13 | 0.094"]
     assert "by their similarity in round 7" in figure["alternative text"]
 
 
 def test_a_sample_has_clients_of_each_cluster_by_its_size():
     sizes = (1900, 90, 9, 1)
-    counts = np.bincount(np.repeat(range(4), sizes)[inside.sampled(np.repeat(range(4), sizes))])
+    counts = np.bincount(np.repeat(range(4), sizes)[inside_shown.sampled(np.repeat(range(4), sizes))])
     assert counts.tolist() == [475, 22, 2, 1]  # of 500: 475, 22.5, 2.25, and 1 instead of 0.25
 
 
 def test_the_line_of_a_histogram_of_sizes_is_the_median(tmp_path: Path):
-    figure = inside.pictures_of_data(cases.named_data())["size_histogram"]
+    figure = inside_shown.pictures_of_data(cases.named_data())["size_histogram"]
     assert lines(figure)["median 2"][0] == [2, 2]  # sizes 3, 1, 2, 0, 7: the mean is 2.6
 
 
@@ -357,17 +361,17 @@ SHIFTED = [(2, 0), (6, 0), (3, 1), (5, 2), (8, 2), (7, 3), (7, 4)]  # round, cli
 DETECTED = [(2, 0, 0, 0), (4, 0, 0, 1), (11, 0, 1, 1), (1, 1, 0, 0), (9, 2, 1, 0), (10, 3, 0, 2)]
 
 
-def drifting(folder: Path, detected: Sequence[Sequence[int]], *more: str) -> inside.Content:
+def drifting(folder: Path, detected: Sequence[Sequence[int]], *more: str) -> inside_shown.Content:
     run = one_run(folder, 12)
     write_table(run / "shift.csv", ("round", "client"), rows_of(("round", "client"), SHIFTED))
     columns = ("round", "client", "cluster_before", "cluster_after", *more)
     write_table(run / "migrations.csv", columns, rows_of(columns, detected))
-    return inside.figure_on(inside.page_of(run), "shifts")
+    return inside_shown.figure_on(inside_shown.page_of(run), "shifts")
 
 
 def test_a_delay_ends_with_the_first_detection_before_the_next_shift(tmp_path: Path):
     figure = drifting(tmp_path, DETECTED)
-    (bars,) = inside.marks_of(figure, 1, "bars")
+    (bars,) = inside_shown.marks_of(figure, 1, "bars")
     # client 0: 2 to 2, 6 to 11; client 2: none before round 8, then 8 to 9; client 3: 7 to 10
     assert {left + bars["width"][0] / 2: height for left, height in zip(bars["left"], bars["height"], strict=True)} == (
         pytest.approx({0: 1, 1: 1, 3: 1, 5: 1})
@@ -388,7 +392,7 @@ def test_the_mean_delay_is_over_shifts_and_not_over_different_delays(tmp_path: P
 def test_a_timeline_counts_clients_by_round_until_the_last_round_of_the_run(tmp_path: Path):
     figure = drifting(tmp_path, DETECTED)
     assert figure["axes"][0]["x limits"] == [0.5, 12.5]
-    bars = {mark["label"]: mark for mark in inside.marks_of(figure, 0, "bars")}
+    bars = {mark["label"]: mark for mark in inside_shown.marks_of(figure, 0, "bars")}
     third = 0.8 / 3
     assert bars["data shifted"]["height"] == [1, 1, 1, 1, 2, 1]
     assert bars["data shifted"]["left"] == pytest.approx([k - 0.4 for k in (2, 3, 5, 6, 7, 8)])
@@ -408,7 +412,7 @@ def test_a_change_of_cluster_without_a_detection_is_no_detection_but_ends_a_dela
 @pytest.fixture
 def comparison(tmp_path: Path) -> Any:
     path = cases.compared_runs(tmp_path)
-    return lambda target: inside.results_of(path, cases.compared_experiments(), [0, 1, 2], target)
+    return lambda target: inside_shown.results_of(path, cases.compared_experiments(), [0, 1, 2], target)
 
 
 def test_a_difference_is_paired_by_seed_with_an_interval_by_students_t(comparison: Callable[..., Any]):
@@ -446,7 +450,7 @@ def test_the_target_of_an_error_is_the_highest_at_the_end_rounded_up(tmp_path: P
         file.write_text(file.read_text().replace("accuracy", "mae").replace("max_weighted", "min_weighted"))
         cases.seal(file.parent)
     compared = {name: own for name, own in cases.compared_experiments().items() if name != "Oracle"}
-    average, ifca = inside.results_of(path, compared, [0, 1, 2]).rows
+    average, ifca = inside_shown.results_of(path, compared, [0, 1, 2]).rows
     assert (average["target"], ifca["target"]) == (0.938, 0.938)  # of 0.9375, which 0.937 would not let it reach
     assert (average["rounds_to_target"], ifca["reached"]) == (1, 3)
 
@@ -454,7 +458,7 @@ def test_the_target_of_an_error_is_the_highest_at_the_end_rounded_up(tmp_path: P
 def test_the_target_of_an_accuracy_is_the_lowest_at_the_end_rounded_down(tmp_path: Path):
     path = cases.compared_runs(tmp_path)
     cases.change_summary(path / "IFCA" / "seed-1", **{SCORE: 0.3759})
-    rows = inside.results_of(path, cases.compared_experiments(), [0, 1, 2]).rows
+    rows = inside_shown.results_of(path, cases.compared_experiments(), [0, 1, 2]).rows
     assert [row["target"] for row in rows] == [0.375] * 3
 
 
@@ -468,7 +472,7 @@ def test_only_rounds_in_which_all_clients_are_scored_reach_a_target_and_all_of_t
             rows[1] |= {"clusters/unobserved": 2, "clusters/assigned": 10, "clients/evaluated": counted}
             write_table(path / name / f"seed-{seed}" / "metrics.csv", tuple(rows[0]), rows)
             cases.seal(path / name / f"seed-{seed}")
-    _, ifca, oracle = inside.results_of(path, cases.compared_experiments(), [0, 1, 2], 0.5).rows
+    _, ifca, oracle = inside_shown.results_of(path, cases.compared_experiments(), [0, 1, 2], 0.5).rows
     assert (ifca["rounds_to_target"], oracle["rounds_to_target"]) == (2, 3)
 
 
@@ -482,7 +486,7 @@ def test_clients_that_only_one_of_two_runs_scores_do_not_count_in_their_differen
     cases.seal(path / "FedAvg" / "seed-0")
     counts = {"clusters/unobserved": 2, "clusters/assigned": 10, "clients/evaluated": 10}
     cases.change_summary(path / "IFCA" / "seed-0", **counts)
-    _, row, _ = inside.results_of(path, cases.compared_experiments(), [0, 1, 2], 0.5).rows
+    _, row, _ = inside_shown.results_of(path, cases.compared_experiments(), [0, 1, 2], 0.5).rows
     assert (row["pairs"], row["pairs_over_shared_clients"]) == (3, 1)
     # under seed 0: 6 of 8 examples against 2.5 of 8; a mean over clients would be 0.5 against 0.375
     assert row["difference"] == pytest.approx(((6 - 2.5) / 8 - 0.25 + 0.5) / 3)
@@ -545,13 +549,13 @@ def study(tmp_path: Path) -> Path:
     return path
 
 
-def points(figure: inside.Content, number: int = 0) -> dict[str, list[tuple[float, float]]]:
-    marks = inside.marks_of(figure, number, "points")
+def points(figure: inside_shown.Content, number: int = 0) -> dict[str, list[tuple[float, float]]]:
+    marks = inside_shown.marks_of(figure, number, "points")
     return {mark["label"]: list(zip(mark["x"], mark["y"], strict=True)) for mark in marks}
 
 
 def test_the_best_so_far_is_that_of_finished_trials_and_a_failed_one_is_at_the_lower_edge(study: Path):
-    figure = inside.pictures_of_search(study)["history"]
+    figure = inside_shown.pictures_of_search(study)["history"]
     x, y = lines(figure)["best so far"]
     assert sorted(set(zip(x, y, strict=True))) == [
         *((0, 0.5), (1, 0.5), (2, 0.5), (2, 0.75), (3, 0.75), (4, 0.75), (6, 0.75), (7, 0.75))
@@ -562,14 +566,14 @@ def test_the_best_so_far_is_that_of_finished_trials_and_a_failed_one_is_at_the_l
 
 
 def test_the_front_is_of_finished_trials_that_none_beats_in_both(study: Path):
-    found = points(inside.pictures_of_search(study)["pareto"])
+    found = points(inside_shown.pictures_of_search(study)["pareto"])
     # 0.75 for 2.25 MiB costs more than 0.75 for 2 MiB, which is therefore the best, too
     assert found["Pareto front"] == [(1.0, 0.625), (2.0, 0.75)]
     assert found["finished"] == [(3.0, 0.5), (2.5, 0.5625), (2.25, 0.75)]
 
 
 def test_a_slice_places_each_trial_by_its_own_value(study: Path):
-    figure = inside.pictures_of_search(study)["slices"]
+    figure = inside_shown.pictures_of_search(study)["slices"]
     assert points(figure)["finished"] == [(0.05, 0.5), (0.1, 0.75), (0.15, 0.625), (0.0, 0.5625), (0.3, 0.75)]
     assert points(figure, 1)["finished"] == [(2, 0.5), (2, 0.75), (2, 0.625), (2, 0.5625), (3, 0.75)]
 
@@ -579,7 +583,7 @@ def test_a_slice_has_the_trials_that_have_its_parameter(tmp_path: Path):
     values = [{cases.CLUSTERS_OF: 2}, {ETA: 0.25}, {ETA: 0.125}, {cases.CLUSTERS_OF: 3}, {ETA: 0.0625}]
     for number, own in enumerate(values):
         trial(tmp_path, number, "finished", own, score=0.125 * (5 - number), mib=1.0, rounds=4, seconds=1.0)
-    figure = inside.pictures_of_search(tmp_path)["slices"]
+    figure = inside_shown.pictures_of_search(tmp_path)["slices"]
     assert points(figure)["finished"] == [(0.25, 0.5), (0.125, 0.375), (0.0625, 0.125)]
     assert points(figure, 1)["finished"] == [(2, 0.625), (3, 0.25)]
 
@@ -589,16 +593,16 @@ def test_a_slice_over_decades_is_logarithmic_and_words_are_in_their_order(tmp_pa
     for number, (eta, word) in enumerate([(0.25, "b"), (0.001, "c"), (0.02, "a")]):
         values = {ETA: eta, cases.CLUSTERS_OF: word}
         trial(tmp_path, number, "finished", values, score=0.125 * (5 - number), mib=1.0, rounds=4, seconds=1.0)
-    figure = inside.pictures_of_search(tmp_path)["slices"]
+    figure = inside_shown.pictures_of_search(tmp_path)["slices"]
     assert [axes.get("x scale") for axes in figure["axes"]] == ["log", None]
     assert figure["axes"][1]["x ticks"] == {"0": "a", "1": "b", "2": "c"}
     assert points(figure, 1)["finished"] == [(1, 0.625), (2, 0.5), (0, 0.375)]
 
 
 def test_a_trial_that_repeats_a_setting_is_not_counted_among_the_finished_ones(study: Path):
-    page = inside.page_of(study)
+    page = inside_shown.page_of(study)
     assert page.lines[0].startswith(f"7 trials, 5 of them finished. The best, 0002, has {METRIC} 0.7500: ")
-    (first, *_) = inside.shown(page)["sections"][0]["blocks"]
+    (first, *_) = inside_shown.shown(page)["sections"][0]["blocks"]
     assert first["paragraph"].startswith(
         "7 trials: 5 finished, 1 stopped early, 1 failed; 1 setting had been tried before."
     )
@@ -612,7 +616,7 @@ def test_the_gain_on_new_seeds_is_that_on_test_data_seed_by_seed(study: Path):
     }
     (study / "repeats").mkdir()
     (study / "repeats" / "repeats.json").write_text(json.dumps(summaries))
-    (table,) = [b for b in inside.shown(inside.page_of(study))["sections"][0]["blocks"] if "table" in b]
+    (table,) = [b for b in inside_shown.shown(inside_shown.page_of(study))["sections"][0]["blocks"] if "table" in b]
     half = f"{T1 * 0.125:.4f}"  # gains of 0.125 and 0.375: half of their distance times t
     assert table["note"].endswith(f"seed by seed: 0.2500 ± {half}.")
     assert table["rows"][1].startswith("best | 2 | 0.7812 ± 0.3971 | 0.7500 ± ")
@@ -627,7 +631,7 @@ def test_a_smaller_error_on_new_seeds_is_a_gain(study: Path):
     }
     (study / "repeats").mkdir()
     (study / "repeats" / "repeats.json").write_text(json.dumps(summaries))
-    (table,) = [b for b in inside.shown(inside.page_of(study))["sections"][0]["blocks"] if "table" in b]
+    (table,) = [b for b in inside_shown.shown(inside_shown.page_of(study))["sections"][0]["blocks"] if "table" in b]
     assert table["note"].endswith(f"seed by seed: 2.2500 ± {T1 * 0.25:.4f}.")  # 2 and 2.5
 
 
@@ -651,8 +655,8 @@ def test_the_end_of_a_run_has_the_last_scores_gains_of_which_more_is_better_and_
         }
         summary |= {"test/min_weighted_mae": 0.125, "clusters/unobserved": 0, "clusters/assigned": 5}
         summary |= {"clients/evaluated": 5, "traffic/mib": 1.0, "time/elapsed_seconds": 9.0}
-        ends.append(inside.finished_run(tmp_path / name, summary))
-    text = inside.end_of_run(inside.finished_run(ends[0].path, ends[0].summary, ends[1]))
+        ends.append(inside_shown.finished_run(tmp_path / name, summary))
+    text = inside_shown.end_of_run(inside_shown.finished_run(ends[0].path, ends[0].summary, ends[1]))
     # errors fall by 0.25, 0.5, -0.125, 0 and 0.25: 0.875 in all, and one of five clients loses
     assert "Gain per client over FedAvg: +0.175 on average; 20% of clients lose." in text
     assert "Cluster sizes: 2, 3." in text
@@ -660,7 +664,7 @@ def test_the_end_of_a_run_has_the_last_scores_gains_of_which_more_is_better_and_
 
 
 def test_a_dry_run_counts_the_seconds_of_its_own_thread():
-    steps, seconds = inside.estimated_cost(wall=0.5, own=0.125)  # seconds per step; other processes take the rest
+    steps, seconds = inside_shown.estimated_cost(wall=0.5, own=0.125)  # seconds per step; other processes take the rest
     assert seconds == pytest.approx(0.125 * steps)
 
 
@@ -669,11 +673,11 @@ def test_each_split_has_its_own_loss_and_each_newcomer_its_own_closeness():
         "validation": {"right": [1, 3, 0], "count": [2, 4, 0], "loss": [1.0, 2.0, 0.0]},
         "test": {"right": [1, 6, 4], "count": [2, 8, 4], "loss": [1.0, 2.5, 7.0]},
     }
-    rows = [line.split() for line in inside.scores_of_splits(splits).splitlines()[1:]]
+    rows = [line.split() for line in inside_shown.scores_of_splits(splits).splitlines()[1:]]
     assert rows[0] == ["validation", "2", "0.667", "0.625", "0.500", "0.500"]  # 4 of 6; 1/2 and 3/4; 3 of 6
     assert rows[1] == ["test", "3", "0.786", "0.750", "0.500", "0.750"]  # 11 of 14; 1/2, 3/4 and 1; 10.5 of 14
     closeness = [[0.25, 0.125, 0.75], [0.5, 0.0625, 0.375], [-0.5, 0.3125, -0.25]]
-    text = inside.table_of_newcomers([2, 0, 1], [False] * 3, closeness)
+    text = inside_shown.table_of_newcomers([2, 0, 1], [False] * 3, closeness)
     assert [line.split() for line in text.splitlines()[1:4]] == [
         ["0", "2", "0.750", "0", "(0.250)"],
         ["1", "0", "0.500", "2", "(0.375)"],
@@ -688,13 +692,13 @@ def test_names_are_text_and_marks_say_the_values_of_their_own_rounds(tmp_path: P
     (tmp_path / "<i>x").mkdir()
     run = made_run(tmp_path / "<i>x" / "<b>run", [metric_row(1)], snapshots=0, over=False)
     (run / "clusters.csv").unlink()
-    html = inside.html_of(inside.page_of(run))
+    html = inside_shown.html_of(inside_shown.page_of(run))
     assert "&lt;b&gt;run" in html
     assert "<b>run" not in html
-    notes = inside.notes_on_marks("a", range(1, 500), [k / 500 for k in range(1, 500)])
+    notes = inside_shown.notes_on_marks("a", range(1, 500), [k / 500 for k in range(1, 500)])
     assert [note.split("&#10;")[1:] for note in notes[:2]] == [["round 1", "score 0.002"], ["round 9", "score 0.018"]]
     assert notes[-1].split("&#10;")[1:] == ["round 497", "score 0.994"]
-    band, line = inside.groups_on_page("a")
+    band, line = inside_shown.groups_on_page("a")
     assert "style" not in band + line  # a style of the group, which is that of its marks, would hide the line
 
 
@@ -706,14 +710,14 @@ def front(path: Path) -> Any:
     Study(**(STUDY | {"limits": {}})).write(path / "study.yaml", "89abcdef")
     for number, (score, mib) in enumerate([(0.75, 2.0), (0.625, 1.0), (0.875, 4.0)]):
         trial(path, number, "finished", {ETA: 0.1 * number}, score=score, mib=mib, rounds=4, seconds=1.0)
-    return lines(inside.pictures_of_search(path)["pareto"])["Pareto front"]
+    return lines(inside_shown.pictures_of_search(path)["pareto"])["Pareto front"]
 
 
 def minority(path: Path) -> Any:
     run = made_run(path, [metric_row(1)], snapshots=0, over=False)
     true, found = np.array([0, 0, 1, 1, 2, 2, 2, 3, 3]), np.array([[0] * 8 + [1]])
     np.savez(run / "memberships.npz", rounds=np.array([1]), cluster=found, true_cluster=true)
-    return [entry["label"] for entry in inside.figure_on(inside.page_of(run), "memberships")["legend"][:2]]
+    return [entry["label"] for entry in inside_shown.figure_on(inside_shown.page_of(run), "memberships")["legend"][:2]]
 
 
 def gap(path: Path) -> Any:
@@ -725,7 +729,7 @@ def gap(path: Path) -> Any:
     }.items():
         for seed, value in enumerate(values):
             cases.change_summary(path / name / f"seed-{seed}", **{SCORE: value})
-    rows = inside.results_of(path, cases.compared_experiments(), [0, 1, 2], 0.5).rows
+    rows = inside_shown.results_of(path, cases.compared_experiments(), [0, 1, 2], 0.5).rows
     return [None if row["gap_closed"] is None else round(row["gap_closed"], 3) for row in rows]
 
 
@@ -741,11 +745,11 @@ def recorded(path: Path) -> Any:
 
 
 def fonts(path: Path) -> Any:
-    return b"/Type3" in inside.pdf_of(path)
+    return b"/Type3" in inside_shown.pdf_of(path)
 
 
 def fewest(path: Path) -> Any:
-    return next(count for count in range(1, 20) if inside.importance_with(count))
+    return next(count for count in range(1, 20) if inside_shown.importance_with(count))
 
 
 CHANGING: list[tuple[str, Callable[[Path], Any], Any, Any]] = [  # point of the review, what is shown, today, later

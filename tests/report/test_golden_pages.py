@@ -21,7 +21,7 @@ def comparison(path: Path) -> list[Path]:
     left = [("IFCA", 2), ("Oracle", 0)]
     cases.compared_runs(path, left)
     why = write_error(path / "IFCA" / "seed-2", ValueError("too warm"))
-    inside.results_of(path, cases.compared_experiments(), [0, 1, 2], 0.5, {("IFCA", 2): why})
+    inside_shown.results_of(path, cases.compared_experiments(), [0, 1, 2], 0.5, {("IFCA", 2): why})
     return [path]
 
 
@@ -49,6 +49,6 @@ PAGES: dict[str, Callable[[Path], Sequence[Path]]] = {
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_shows_what_was_recorded(name: str, tmp_path: Path):
-    page = inside.page_of(*PAGES[name](tmp_path / "shown"))
-    check_golden(GOLDEN / f"{name}.json", inside.shown(page), tmp_path)
-    check_golden(GOLDEN / f"{name}.tables.json", inside.tables_below(page), tmp_path)
+    page = inside_shown.page_of(*PAGES[name](tmp_path / "shown"))
+    check_golden(GOLDEN / f"{name}.json", inside_shown.shown(page), tmp_path)
+    check_golden(GOLDEN / f"{name}.tables.json", inside_shown.tables_below(page), tmp_path)

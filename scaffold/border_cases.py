@@ -1,6 +1,6 @@
 """Runs a folder of cases as a user would, and prints one line per case with what the user sees.
 
-    python benchmarks/border_cases.py FOLDER [--only NAME ...] [--seconds 600] [--jobs 1]
+    python scaffold/border_cases.py FOLDER [--only NAME ...] [--seconds 600] [--jobs 1]
 
 FOLDER holds one folder per case, which is copied and left unchanged. A case has an experiment file (*.yaml), passed to
 `lit-cfl run --config`, or a script `run.sh`, which finds this checkout as `lit-cfl` on its path; if its comment says
