@@ -118,7 +118,7 @@ def test_file_with_code_is_not_loaded(tmp_path: Path):
             return os.mkdir, (str(ran),)
 
     for save in (torch.save, lambda content, path: path.write_bytes(pickle.dumps(content, protocol=2))):
-        save({"format": 3, "state": Trap()}, tmp_path / "checkpoint.pt")
+        save({"format": 1, "state": Trap()}, tmp_path / "checkpoint.pt")
         with pytest.raises(
             InputError, match=r"checkpoint\.pt cannot be read: it is truncated, damaged, or not a file of Lit-CFL"
         ):
