@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lit_cfl.engines.earlier_plans import refuse_earlier_run
 from lit_cfl.errors import InputError
 from lit_cfl.storage.config_file import read_run_id, stored_config
 from lit_cfl.storage.digests import digest_of, find_changed
@@ -113,19 +112,17 @@ def with_stored_code(experiment: "Experiment", stored: Mapping[str, Any]) -> "Ex
     return experiment.with_options(code=stored["code"]) if "code" in stored else experiment
 
 
-def with_stored_plan(experiment: "Experiment", path: Path, stored: Mapping[str, Any]) -> "Experiment":
+def with_stored_plan(experiment: "Experiment", stored: Mapping[str, Any]) -> "Experiment":
     """Returns the experiment with the recorded plan.
 
     Args:
-        path: Folder of the run.
         stored: Recorded configuration.
 
     Raises:
-        InputError: this machine or this version cannot run the recorded plan, or it is not a plan.
+        InputError: this machine cannot run the recorded plan, or it is not a plan.
     """
     if not stored.get("plan"):
         return experiment
-    refuse_earlier_run(path, stored)
     try:
         recorded = experiment.with_options(plan=stored["plan"])
         recorded.choose_own_plan()
