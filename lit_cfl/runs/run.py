@@ -222,7 +222,7 @@ def _require_same_experiment(experiment: Experiment, path: Path) -> None:
     finally:
         engine.close()
     options = data_options(experiment.data)
-    if options is None or options != recorded.get("data options"):
+    if options is None or options != recorded["data options"]:
         require_same_digests(path, recorded, fingerprint_of_data(experiment.data.federated(seed)))
 
 

@@ -61,7 +61,7 @@ def read_identity(directory: Path) -> dict[str, Any]:
     if not (directory / "checkpoint.pt").exists():
         return {"fingerprint": {}}
     saved = torch.load(directory / "checkpoint.pt", weights_only=True, map_location="cpu", mmap=True)
-    return {key: saved[key] for key in ("fingerprint", "module options", "data options") if key in saved}
+    return {key: saved[key] for key in ("fingerprint", "module options", "data options")}
 
 
 def share_initial_model(directories: Sequence[Path]) -> bool:
