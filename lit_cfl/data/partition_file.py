@@ -136,12 +136,12 @@ def _arrays(data: FederatedData) -> dict[str, np.ndarray]:
 
 def _views(examples: Examples) -> list[list[Any]]:
     return [
-        [view.quarter_turns, view.label_map and list(view.label_map), view.noise, *_newer_fields(view)]
+        [view.quarter_turns, view.label_map and list(view.label_map), view.noise, *_further_fields(view)]
         for view in examples.views
     ]
 
 
-def _newer_fields(view: View) -> list[Any]:
-    """Lists a view's values of the fields added since version 0.2; empty if all have their defaults."""
+def _further_fields(view: View) -> list[Any]:
+    """Lists a view's angle, blur, brightness and colour; empty if all have their defaults."""
     further = [view.angle, view.blur, view.brightness, list(view.colour)]
     return [] if further == [0.0, 0.0, 1.0, []] else further
