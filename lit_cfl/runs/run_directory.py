@@ -244,7 +244,7 @@ class RunDirectory:
 
     def add_row(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Appends a row to `metrics.csv`; nan and missing values become blank. Returns the row as written."""
-        unknown = row.keys() - {*self.metrics.columns}
+        unknown = row.keys() - set(self.metrics.columns)
         if unknown:
             raise KeyError(f"{sorted(unknown)} are not columns of metrics.csv; name them in score_columns")
         whole = {column: blank_nan(row.get(column)) for column in self.metrics.columns}
