@@ -36,7 +36,7 @@ RATE = "train/lr"  # a column of runs with a schedule of learning rates
 CHOSEN = "clusters/chosen"  # a column of runs with num_clusters: auto
 ENTROPY = "clusters/entropy"  # a column of runs whose clients use mixtures of models
 
-LOCAL = ("local/steps", "local/examples", "local/scored_examples")  # columns that runs before 0.3 lack
+LOCAL = ("local/steps", "local/examples", "local/scored_examples")
 
 TEXT_COLUMNS = ("name", "layer")  # in a run's tables: may look like numbers, such as the layer 1.10
 

@@ -162,8 +162,6 @@ def read_record(path: Path, study_id: str) -> TrialRecord:
         content = json.loads((path / RECORD).read_text(encoding="utf-8"))
         seal = content.pop("sha256")
         intact, theirs = seal == _hash_record(content), content.pop("study")
-        if "told" in content:  # name of the key until 0.2
-            content["last_result"] = content.pop("told")
         record = TrialRecord(**content)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damage_error(path / RECORD, path) from error

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from lit_cfl.cli.help_cache import is_help
-from lit_cfl.config.current_plans import current_plans
 from lit_cfl.config.files import read_config, with_recorded_config
 from lit_cfl.config.given_options import FLAGS, given_options, option_names
 from lit_cfl.config.named_configs import config_files, config_path, with_paths
@@ -32,10 +31,9 @@ from lit_cfl.storage.config_file import require_config
 def check_run(words: Sequence[str]) -> None:
     """Checks the arguments of `lit-cfl run`. Raises InputError."""
     if not _asks_for_help(words):
-        arguments, resumed = with_recorded_config(words)
-        contents = {file: read_config(file) for file in config_files(with_paths(arguments))}
-        found, _ = current_plans(contents, words, resumed, "--new_plan" not in words)
-        _check_experiment(words, list(found.values()), "lit-cfl run", OF_RUN)
+        arguments, _ = with_recorded_config(words)
+        contents = [read_config(file) for file in config_files(with_paths(arguments))]
+        _check_experiment(words, contents, "lit-cfl run", OF_RUN)
     else:
         _check_help(words)
 

@@ -172,7 +172,7 @@ def cost_of(rows: Sequence[Row], target: float | None, scores: Scores = CLASSIFI
         if value is None or target is None or (row["clusters/unobserved"] and not scores_everyone(row)):
             continue
         if value == target or scores[0].better(value, target):
-            return {"rounds_to_target": row["round"]} | {f"{cost}_to_target": row.get(_RUNS[cost]) for cost in _COSTS}
+            return {"rounds_to_target": row["round"]} | {f"{cost}_to_target": row[_RUNS[cost]] for cost in _COSTS}
     return None
 
 
@@ -265,7 +265,7 @@ def _mismatches(comparison: Comparison, done: Sequence[Job]) -> list[str]:
             )
         prints = {name: one for name, one in found.items() if one}
         for what in _PAIRED:
-            values = {one[what] for one in prints.values() if what in one}
+            values = {one[what] for one in prints.values()}
             if len(values) > 1:
                 notes.append(f"Warning: under seed {seed} the runs do not share one {what}: nothing is paired.")
     if share_initial_model([job.folder for job in done if job.name == comparison.names[0]]):

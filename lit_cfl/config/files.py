@@ -3,7 +3,6 @@
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from lit_cfl.config.own_code import inside
 from lit_cfl.errors import InputError, LineParser, write_space
 from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.given_paths import expand_home, require_own_kind, resolve_directory, suggest_directory
-from lit_cfl.storage.yaml_files import LOADER, leaves, parse_yaml
+from lit_cfl.storage.yaml_files import LOADER, parse_yaml
 
 _TABLES = (".csv", ".tsv", ".npz", ".parquet", ".xlsx")
 _PATHS = ("source", "partition_file", "embeddings")  # options of data modules that are paths
@@ -172,8 +171,8 @@ def read_config(file: str | Path) -> dict[str, Any]:
     """Reads the options in a YAML file.
 
     Raises:
-        InputError: the file is not YAML, has no options, gives an option twice (YAML itself would use the last value),
-            or names one of our classes by its path in version 0.1.
+        InputError: the file is not YAML, has no options, or gives an option twice (YAML itself would use the last
+            value).
     """
     if Path(file).suffix.lower() in _TABLES:
         raise InputError(
@@ -192,9 +191,6 @@ def read_config(file: str | Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         held = {type(None): "nothing", list: "a list"}.get(type(content), f"only {content!r:.60}")
         raise InputError(f"{file} holds {held} instead of options; write one per line, such as rounds: 10")
-    for _, value in leaves(content):
-        if isinstance(value, str):
-            require_present_path(value, f"{file}: ")
     return content
 
 
@@ -248,26 +244,6 @@ def other_base(word: str) -> str | None:
     meant, base = parse_yaml(word), 8 if octal else 60
     plain = f"{int(word)} or {meant}, whichever you mean" if octal and int(word) != meant else str(meant)
     return f"{word} is {meant} in YAML, which reads it in base {base}; write {plain} (or '{word}' for text)"
-
-
-def require_present_path(word: str, where: str = "") -> None:
-    """Refuses a class path of version 0.1, such as `datamodules.X` or `tune.X`, and names the current path.
-
-    A user's own folder of the name `datamodules` or `tune` is accepted.
-    """
-    path = word.rpartition("=")[2]
-    if not re.fullmatch(r"(datamodules|tune)(\.\w+)*\.[A-Z]\w*", path):
-        return
-    top = path.partition(".")[0]
-    found = find_spec(top)
-    if found is None or (found.origin and _of_a_checkout(Path(found.origin).parent)):
-        raise InputError(f"{where}{path!r} is now lit_cfl.{path}; write that")
-
-
-def _of_a_checkout(package: Path) -> bool:
-    """Returns whether the neighbouring folder `lit_cfl` has a link to this package, as in a checkout."""
-    linked = package.parent / "lit_cfl" / package.name
-    return linked.exists() and linked.samefile(package)
 
 
 def require_class_entries(file: str | Path, content: Any, name: str = "") -> None:

@@ -32,22 +32,16 @@ def given_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield option, value if joined or following.startswith("--") else following
 
 
-def option_names(content: Any) -> Iterator[str]:
+def option_names(content: Any, path: str = "") -> Iterator[str]:
     """Yields the dotted names of all options in a file."""
-    for name, _ in option_values(content):
-        yield name
-
-
-def option_values(content: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the dotted names of all options in a file, with their values."""
     if not isinstance(content, dict):
         return
     for key, value in content.items():
         name = path if key == "init_args" else f"{path}.{key}" if path else str(key)
         if key not in ("init_args", "class_path", "dict_kwargs"):
-            yield name, value
+            yield name
         if key != "dict_kwargs":
-            yield from option_values(value, name)
+            yield from option_names(value, name)
 
 
 def merge_options(contents: Sequence[Mapping[str, Any]], words: Sequence[str]) -> dict[str, Any]:

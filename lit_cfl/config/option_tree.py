@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lit_cfl.config import catalogue
-from lit_cfl.config.given_options import Typed, merge_options, option_values
+from lit_cfl.config.given_options import Typed, merge_options
 from lit_cfl.config.option_index import IndexedClass, IndexedOption, find_class, find_path, whole_annotation
 from lit_cfl.errors import InputError, suggest, write_space
 
@@ -95,18 +95,6 @@ _BY_OPTIONS = {
     "fedbn": "--personal 'batchnorm[*]'",
     "fedper": "--personal 'linear[-1]'",
 }  # methods that are FedAvg with an option
-_CHANGED_VALUES = {
-    (
-        "global_update",
-        "sequential",
-    ): "up to 0.1.0 it meant the order of the clients' ids, and later a random order; give sequential_by_id or "
-    "sequential_by_draw",
-    (
-        "weights",
-        "first",
-    ): "up to 0.1.0 only the client with the lowest id counted, and later one drawn at random; give drawn_first for "
-    "the latter",
-}  # values that meant something else in an earlier version
 _WHO_DIVIDES = (
     "clients come with the data or from a partition, such as --data.partition IID --data.partition.num_clients 10"
 )
@@ -383,21 +371,6 @@ def _defines(file: Path, name: str) -> bool:
         )
     except (OSError, UnicodeDecodeError):
         return False
-
-
-def require_unchanged_values(options: Mapping[str, Any]) -> None:
-    """Refuses values whose meaning has changed since an earlier version.
-
-    Args:
-        options: Merged options; see `merge_options`.
-
-    Raises:
-        InputError: a value has changed its meaning; the message names both meanings.
-    """
-    for option, value in option_values(options):
-        why = _CHANGED_VALUES.get((option.rpartition(".")[2], value)) if isinstance(value, str) else None
-        if why is not None:
-            raise InputError(f"{option} is {str(value)!r}, whose meaning has changed: {why}")
 
 
 def is_list(option: IndexedOption) -> bool:

@@ -14,22 +14,20 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace, set_parsing_s
 from lightning import LightningModule
 
 from lit_cfl.config.build import ConfiguredExperiment, build_experiment, instantiate
-from lit_cfl.config.current_plans import current_plans
 from lit_cfl.config.files import (
     LOGGER_PATHS,
     append_to_path,
     code_folders,
     read_config,
     require_class_entries,
-    require_present_path,
     with_absolute_paths,
     with_recorded_config,
 )
-from lit_cfl.config.given_options import given_options, merge_options
+from lit_cfl.config.given_options import given_options
 from lit_cfl.config.messages import describe_import_error
 from lit_cfl.config.mistakes import Option, explain, options_of
 from lit_cfl.config.named_configs import config_files, with_paths
-from lit_cfl.config.option_tree import COMMAND_ONLY, OF_DATA, OF_RUN, experiment_tree, require_unchanged_values
+from lit_cfl.config.option_tree import COMMAND_ONLY, OF_DATA, OF_RUN, experiment_tree
 from lit_cfl.config.own_code import announce_own_code, no_code_from, require_own_modules
 from lit_cfl.config.typed_words import with_lists
 from lit_cfl.config.untyped import read_untyped
@@ -171,19 +169,13 @@ def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run", opened: Path 
     if resumed is not None and (resumed / "config.yaml").is_file():
         announce_own_code(resumed, [resumed], code_folders(arguments, resumed))
     with no_code_from(opened or resumed):
-        code, own_plan = append_to_path(arguments, opened or resumed), opened is None and "--new_plan" not in arguments
-        return _request(prog, arguments, code, resumed if own_plan else opened or resumed, own_plan)
+        return _request(prog, arguments, append_to_path(arguments, opened or resumed))
 
 
-def _request(prog: str, arguments: Sequence[str], code: list[str], recorded: Path | None, own_plan: bool) -> RunRequest:
-    """Parses a command line and builds the experiment from its options.
-
-    Args:
-        recorded: Run directory that is opened or resumed.
-        own_plan: Keep the recorded plan.
-    """
+def _request(prog: str, arguments: Sequence[str], code: list[str]) -> RunRequest:
+    """Parses a command line and builds the experiment from its options."""
     parser = experiment_parser(prog)
-    read, untyped = _read(parser, arguments, recorded, own_plan)
+    read, untyped = _read(parser, arguments)
     _require_recorded_plan(read, arguments)
     empty = [name for name in _GROUPS if not isinstance(read.get(name), Namespace)]
     if empty:
@@ -236,33 +228,24 @@ def merge_files(files: Sequence[str]) -> dict[str, Any]:
 
 
 def _read(
-    parser: ArgumentParser,
-    arguments: Sequence[str],
-    recorded: Path | None = None,
-    own_plan: bool = True,
-    ignored: Sequence[str] = (),
-    defaults: bool = True,
+    parser: ArgumentParser, arguments: Sequence[str], ignored: Sequence[str] = (), defaults: bool = True
 ) -> tuple[Namespace, bool]:
     """Parses a command line. Returns its options, and whether some are untyped; see `read_untyped`."""
     words = with_paths(arguments)
-    files = {file: read_config(file) for file in config_files(words)}
-    contents, texts = current_plans(files, words, recorded, own_plan)
+    contents = {file: read_config(file) for file in config_files(words)}
     # includes the options of `lit-cfl data`, which also calls this function
     tree = experiment_tree(list(contents.values()), words, (*OF_RUN, *OF_DATA))
     words = with_lists(words, tree.look_up)
-    require_unchanged_values(merge_options(list(contents.values()), words))
     own = [folder for content in contents.values() for folder in content.get("code") or []]
     require_own_modules(tree.chosen.values(), [*own, *code_folders(words)])
     for file, content in contents.items():
         # `space` is skipped, since it belongs to a study
         require_class_entries(file, {name: part for name, part in content.items() if name != "space"})
-    for word in words:
-        require_present_path(word)
     _require_one_choice_of_seeds(
         words, {k for content in contents.values() for k, v in content.items() if v is not None}
     )
     try:
-        read = parser.parse_args([texts.get(word, word) for word in words], defaults=defaults)
+        read = parser.parse_args(words, defaults=defaults)
         untyped = read_untyped(read, words)
         _put_home_into_loggers(read)
         _require_values(parser, read, _with_null(contents.values(), words))

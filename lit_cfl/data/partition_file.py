@@ -17,8 +17,7 @@ from lit_cfl.data.npz import read_npz
 from lit_cfl.errors import InputError
 from lit_cfl.storage.atomic_writes import write_atomically
 
-FORMAT = 2
-_READ = (1, FORMAT)  # formats that can be read; format 1 names the true clusters as in `LIST_ARRAYS`
+FORMAT = 1
 TRUTH, _LISTED_TRUTH = "true_cluster", "true_clusters"  # name in all files of a run, and in `LIST_ARRAYS`
 
 
@@ -78,7 +77,7 @@ def true_clusters_in(path: Path) -> np.ndarray | None:
     Raises:
         FileNotFoundError, InputError: as in `read_npz`.
     """
-    return next(iter(read_npz(path, (TRUTH, _LISTED_TRUTH)).values()), None)
+    return next(iter(read_npz(path, (TRUTH,)).values()), None)
 
 
 def read_about(path: Path) -> dict[str, Any]:
@@ -93,17 +92,17 @@ def read_about(path: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, np.ndarray]:
     try:
-        arrays = read_npz(path, ("about", "names", "newcomers", TRUTH, *LIST_ARRAYS), no_others=True)
+        lists = [TRUTH if name == _LISTED_TRUTH else name for name in LIST_ARRAYS]
+        arrays = read_npz(path, ("about", "names", "newcomers", *lists), no_others=True)
     except InputError as error:
         raise InputError(f"{error}: not a partition file, or a damaged one; give one that a run saved") from error
-    return arrays if TRUTH not in arrays else arrays | {_LISTED_TRUTH: arrays.pop(TRUTH)}
+    return arrays | {_LISTED_TRUTH: arrays.pop(TRUTH)}
 
 
 def _require_made_for(path: Path, about: Mapping[str, Any], examples: Examples) -> None:
-    if about["format"] not in _READ:
-        read = " and ".join(map(str, _READ))
+    if about["format"] != FORMAT:
         raise InputError(
-            f"{path} has format {about['format']}, but this version reads {read}; make the partition again"
+            f"{path} has format {about['format']}, but this version reads {FORMAT}; make the partition again"
         )
     if about["data"] != examples.fingerprint:
         raise InputError(
@@ -123,7 +122,7 @@ def _build_data(arrays: Mapping[str, np.ndarray], about: Mapping[str, Any], exam
     names = tuple(arrays["names"].tolist()) if "names" in arrays else ()
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items() if name != "names"}
     newcomers = tensors.pop("newcomers", None)
-    clusters = tuple(about.get("cluster_names", ()))  # files of 0.2 have none
+    clusters = tuple(about["cluster_names"])
     data = replace(with_lists(blank, tensors), names=names, cluster_names=clusters)
     return replace(data, newcomers=newcomers, partition_seed=about["seed"])
 
@@ -137,12 +136,12 @@ def _arrays(data: FederatedData) -> dict[str, np.ndarray]:
 
 def _views(examples: Examples) -> list[list[Any]]:
     return [
-        [view.quarter_turns, view.label_map and list(view.label_map), view.noise, *_newer_fields(view)]
+        [view.quarter_turns, view.label_map and list(view.label_map), view.noise, *_further_fields(view)]
         for view in examples.views
     ]
 
 
-def _newer_fields(view: View) -> list[Any]:
-    """Lists a view's values of the fields added since version 0.2; empty if all have their defaults."""
+def _further_fields(view: View) -> list[Any]:
+    """Lists a view's angle, blur, brightness and colour; empty if all have their defaults."""
     further = [view.angle, view.blur, view.brightness, list(view.colour)]
     return [] if further == [0.0, 0.0, 1.0, []] else further

@@ -21,6 +21,7 @@ from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.storage.digests import SUMS, find_changed, read_digests
 from lit_cfl.storage.lock import is_locked
+from lit_cfl.storage.run_format import OtherFormatError
 from lit_cfl.storage.yaml_files import parse_yaml
 
 _NUMBERS = ("metrics.csv", "clusters.csv")  # tables in which every column holds numbers
@@ -142,11 +143,17 @@ class RunFiles:
 
 
 def attempt(problems: list[str], file: Path, read: Callable[[], _T]) -> _T | None:
-    """Reads a file; None if it does not exist. If reading fails, records the problem and returns None."""
+    """Reads a file; None if it does not exist. If reading fails, records the problem and returns None.
+
+    Raises:
+        OtherFormatError: the run has another format.
+    """
     if not file.exists():
         return None
     try:
         return read()
+    except OtherFormatError:
+        raise
     except Exception as error:  # damaged files raise nearly anything
         why = str(error).replace(f"{file} ", "").partition(";")[0].splitlines() or [type(error).__name__]
         problems.append(f"{file} cannot be read and is left out ({why[0]}).")
@@ -159,7 +166,7 @@ def is_run(path: Path) -> bool:
 
 
 def read_run(path: Path) -> RunFiles:
-    """Reads the files of one run."""
+    """Reads the files of one run. Raises OtherFormatError if it has another format."""
     problems: list[str] = []
     config = attempt(problems, path / "config.yaml", lambda: stored_config(path)) or {}
     if not (path / "config.yaml").exists():

@@ -55,10 +55,10 @@ def resumed_environment(before: Mapping[str, Any], plan: Plan, rounds: int) -> t
     changed = [
         f"{name} {_in_words(now[key])}, not {_in_words(before[key])}"
         for name, key in parts.items()
-        if before.get(key, now[key]) != now[key]
+        if before[key] != now[key]
     ]
-    torch_before = before.get("packages", {}).get("torch")
-    if torch_before not in (None, now["packages"]["torch"]):
+    torch_before = before["packages"]["torch"]
+    if torch_before != now["packages"]["torch"]:
         changed.append(f"torch {now['packages']['torch']}, not {torch_before}")
     if not changed:
         return dict(before), ""

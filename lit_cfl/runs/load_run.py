@@ -363,8 +363,8 @@ def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun
     require_same_run(path, content)
     experiment = with_own_partition(experiment, path, content)
     try:
-        experiment = with_stored_plan(experiment, path, config)
-    except InputError:  # this machine or version cannot train under that plan, but any plan can predict
+        experiment = with_stored_plan(experiment, config)
+    except InputError:  # this machine cannot train under that plan, but any plan can predict
         experiment = experiment.with_options(plan=None, device="auto")
     require_agreement(path, json.loads(content["config"]), config, new_plan=True)
     state = state_from_dict(experiment.algorithm.state_type, content["state"])

@@ -74,7 +74,7 @@ class Recorder:
         self._seconds_before = saved["seconds"]
         state = state_from_dict(self.experiment.algorithm.state_type, saved["state"])
         data = with_lists(self.prepared.data, saved["lists"]) if saved["lists"] else self.prepared.data
-        costs = LocalCosts(*saved.get("local", ()))  # runs before 0.3 did not count them
+        costs = LocalCosts(*saved["local"])
         self._after = Round(saved["round"] - 1, state, Info(), data, Traffic(*saved["traffic"]), costs=costs)
 
     def run(self, *watchers: Callable[[Row], None]) -> str | None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lit_cfl.engines.earlier_plans import refuse_earlier_run
 from lit_cfl.errors import InputError
 from lit_cfl.storage.config_file import read_run_id, stored_config
 from lit_cfl.storage.digests import digest_of, find_changed
@@ -18,27 +17,6 @@ if TYPE_CHECKING:  # a report that only compares configurations does not load Li
     from lit_cfl.experiment import Experiment, PreparedRun
 
 _PLAN_OPTIONS = ("engine", "device", "precision", "deterministic", "plan")
-_ADDED_OPTIONS = {
-    "local.last_batch": "keep",
-    "local.lr_schedule": None,
-    "evaluation.fine_tune": None,
-    "evaluation.per_client": False,
-    "evaluation.class_counts": False,
-    "server": None,
-    "shared": None,
-    "personal": None,
-    "algorithm.init_args.max_clusters": 10,
-    "baseline.init_args.max_clusters": 10,
-    "data.init_args.columns": None,
-    "task.init_args.scores": None,
-    "task.init_args.net.init_args.batch_norm": False,
-    "data.init_args.augment": None,
-}  # options added in 0.3, with the values under which earlier runs trained
-# options of data modules in a list (such as the parts of a Hybrid) that were added in 0.3, and their earlier values
-_ADDED_TO_PARTS = {"augment": None, "columns": None}
-# options that earlier versions did not record for experiments made in Python
-_ADDED_IN_PYTHON = ("data.shift", "data.augment", "server.made")
-_ALWAYS_RECORDED = ("partition", "initial model")  # fingerprint entries that earlier versions also recorded
 NOT_SET = "(not set)"  # text in place of the value of an option that a configuration does not have
 _MOST_NAMED = 5  # maximum number of differences of a module that an error names
 _CHANGES_NOTHING = "plan.rows_mib:"  # this option only limits memory
@@ -113,19 +91,17 @@ def with_stored_code(experiment: "Experiment", stored: Mapping[str, Any]) -> "Ex
     return experiment.with_options(code=stored["code"]) if "code" in stored else experiment
 
 
-def with_stored_plan(experiment: "Experiment", path: Path, stored: Mapping[str, Any]) -> "Experiment":
+def with_stored_plan(experiment: "Experiment", stored: Mapping[str, Any]) -> "Experiment":
     """Returns the experiment with the recorded plan.
 
     Args:
-        path: Folder of the run.
         stored: Recorded configuration.
 
     Raises:
-        InputError: this machine or this version cannot run the recorded plan, or it is not a plan.
+        InputError: this machine cannot run the recorded plan, or it is not a plan.
     """
     if not stored.get("plan"):
         return experiment
-    refuse_earlier_run(path, stored)
     try:
         recorded = experiment.with_options(plan=stored["plan"])
         recorded.choose_own_plan()
@@ -219,7 +195,7 @@ def require_same_options(
     from lit_cfl.engines.initial_models import build_module  # loads Lightning
     from lit_cfl.engines.module_options import changed_options, module_options
 
-    recorded = saved.get("module options", options)
+    recorded = saved["module options"]
     if changed_options(recorded, options):
         again = module_options(build_module(task, seed))
         options = {name: value for name, value in options.items() if again.get(name) == value}
@@ -235,27 +211,20 @@ def require_same_digests(path: Path, saved: Mapping[str, Any], fingerprint: Mapp
     """Raises InputError, with both digests, if an entry of `PreparedRun.fingerprint` is not the recorded one."""
     recorded = saved["fingerprint"]
     for what, now in fingerprint.items():
-        then = recorded.get(what)
-        if then != now and (then is not None or what in _ALWAYS_RECORDED):
+        then = recorded[what]
+        if then != now:
             differs = "different data, or another division of them" if what == "partition" else f"a different {what}"
             raise InputError(
-                f"{path} was made with {differs} (SHA-256 {str(then)[:12]}, now {now[:12]}); give the same "
+                f"{path} was made with {differs} (SHA-256 {then[:12]}, now {now[:12]}); give the same "
                 "data, model and optimizer, with the same weight files"
             )
 
 
 def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Lists `option: stored -> now` for each option that differs, by dotted name."""
-    before, after = (_ADDED_OPTIONS | _with_threshold(flat_options(options)) for options in (stored, now))
-    unknown = {name for name in _ADDED_IN_PYTHON if stored.get("made_in_python") and name not in before}
-    known = [name for name in dict.fromkeys([*before, *after]) if name not in unknown]
-    names = [name for name in known if before.get(name) != after.get(name)]
+    before, after = flat_options(stored), flat_options(now)
+    names = [name for name in dict.fromkeys([*before, *after]) if before.get(name) != after.get(name)]
     return [f"{name}: {_value_text(before, name)} -> {_value_text(after, name)}" for name in names]
-
-
-def _with_threshold(flat: dict[str, Any]) -> dict[str, Any]:
-    """Replaces a `shift_threshold` of null with 0.2, its default in versions before 0.3."""
-    return {name: 0.2 if value is None and name.endswith(".shift_threshold") else value for name, value in flat.items()}
 
 
 def flat_options(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -266,19 +235,8 @@ def flat_options(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping) and value:
             flat |= flat_options(value, f"{name}.")
         else:
-            plain = json.loads(json.dumps(value, default=str))  # tuples and lists are the same to YAML
-            flat[name] = _without_added(plain) if isinstance(plain, list) else plain
+            flat[name] = json.loads(json.dumps(value, default=str))  # tuples and lists are the same to YAML
     return flat
-
-
-def _without_added(value: Any) -> Any:
-    """Removes default values of options that earlier versions lack, in the parts of data modules."""
-    if isinstance(value, list):
-        return [_without_added(part) for part in value]
-    if not isinstance(value, dict):
-        return value
-    kept = {k: part for k, part in value.items() if not (k in _ADDED_TO_PARTS and part == _ADDED_TO_PARTS[k])}
-    return {k: _without_added(part) for k, part in kept.items()}
 
 
 def _value_text(flat: Mapping[str, Any], name: str) -> str:

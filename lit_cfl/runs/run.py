@@ -222,7 +222,7 @@ def _require_same_experiment(experiment: Experiment, path: Path) -> None:
     finally:
         engine.close()
     options = data_options(experiment.data)
-    if options is None or options != recorded.get("data options"):
+    if options is None or options != recorded["data options"]:
         require_same_digests(path, recorded, fingerprint_of_data(experiment.data.federated(seed)))
 
 
@@ -289,7 +289,7 @@ def _restore_recorder(
     checkpoint = Checkpoint(path)
     saved = checkpoint.load()
     if mode == "resume":  # after a kill, config.yaml may have a newer plan than the checkpoint
-        experiment = with_stored_plan(experiment, path, stored if saved is None else json.loads(saved["config"]))
+        experiment = with_stored_plan(experiment, stored if saved is None else json.loads(saved["config"]))
     recorder = _recorder(with_own_partition(experiment, path, saved), path, callbacks, checkpoint)
     require_longer_schedule(path, stored, recorder.prepared)
     if saved is not None:

@@ -18,7 +18,7 @@ from lit_cfl.data import FederatedData
 from lit_cfl.data.partition_file import save_partition
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError, Notice
-from lit_cfl.metric_names import LOCAL, SHIFTS, client_columns, cluster_columns, metric_columns, weight_columns
+from lit_cfl.metric_names import SHIFTS, client_columns, cluster_columns, metric_columns, weight_columns
 from lit_cfl.runs.client_rounds import drop_parts, part_name, write_part
 from lit_cfl.runs.environment import environment, resumed_environment
 from lit_cfl.scores import CLASSIFIER, Scores
@@ -123,7 +123,6 @@ class RunDirectory:
         self.run_id = read_run_id(self.path)
         self.rounds_logged = self._last_round_written()
         if saved is not None:
-            self._keep_earlier_header()
             self._require_unchanged(saved)
         for name in _AT_THE_END:  # a run that continues has no final files yet
             with name_write_errors(self.path / name):
@@ -137,12 +136,6 @@ class RunDirectory:
     def _last_round_written(self) -> int:
         written = self.metrics.path.read_bytes() if self.metrics.path.exists() else b""
         return max(map(int, re.findall(rb"^(\d+),", written, flags=re.MULTILINE)), default=0)
-
-    def _keep_earlier_header(self) -> None:
-        """Leaves out the metric columns that a table written by an earlier version lacks."""
-        earlier = tuple(column for column in self.metrics.columns if column not in LOCAL)
-        if self.metrics.path.exists() and self.metrics.path.read_bytes().startswith(as_csv([earlier])):
-            self.metrics.columns = earlier
 
     def _require_unchanged(self, saved: Mapping[str, Any]) -> None:
         """Raises InputError if a file that cannot be made again does not match the checkpoint."""
@@ -251,7 +244,7 @@ class RunDirectory:
 
     def add_row(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Appends a row to `metrics.csv`; nan and missing values become blank. Returns the row as written."""
-        unknown = row.keys() - {*self.metrics.columns, *LOCAL}
+        unknown = row.keys() - set(self.metrics.columns)
         if unknown:
             raise KeyError(f"{sorted(unknown)} are not columns of metrics.csv; name them in score_columns")
         whole = {column: blank_nan(row.get(column)) for column in self.metrics.columns}

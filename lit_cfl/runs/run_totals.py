@@ -39,7 +39,7 @@ class RunTotals:
     @classmethod
     def restore(cls, saved: Mapping[str, Any]) -> "RunTotals":
         """Restores the totals from a checkpoint."""
-        return cls(**{part.name: saved[part.name] for part in fields(cls) if part.name in saved})
+        return cls(**{part.name: saved[part.name] for part in fields(cls)})
 
     def content(self) -> dict[str, Any]:
         """Returns a copy of the totals for a checkpoint; later rounds do not change the copy."""

@@ -27,11 +27,10 @@ from lit_cfl.algorithms.base import State
 from lit_cfl.errors import InputError
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically
 from lit_cfl.storage.digests import digest_of
-from lit_cfl.storage.run_format import FORMAT, ONE_ROW_PER_FILE, require_format
+from lit_cfl.storage.run_format import FORMAT, require_format
 
 _READS = 3  # attempts to read a checkpoint that another process keeps saving
-_ROWS = re.compile(r"\w+-\d+-\d+\.pt")  # file names: field, round and number; in format 3: field, client and round
-_ALONE = -1  # position of the only row of a file, as in format 3
+_ROWS = re.compile(r"\w+-\d+-\d+\.pt")  # file names: field, round and number
 _NOBODY = object()
 _FILE_BYTES = 2**26  # maximum size of the models in a file of rows/, unless a single one is larger
 
@@ -62,7 +61,7 @@ def read_identity(directory: Path) -> dict[str, Any]:
     if not (directory / "checkpoint.pt").exists():
         return {"fingerprint": {}}
     saved = torch.load(directory / "checkpoint.pt", weights_only=True, map_location="cpu", mmap=True)
-    return {key: saved[key] for key in ("fingerprint", "module options", "data options") if key in saved}
+    return {key: saved[key] for key in ("fingerprint", "module options", "data options")}
 
 
 def share_initial_model(directories: Sequence[Path]) -> bool:
@@ -169,16 +168,15 @@ class Checkpoint:
             raise InputError(f"{self.path} is not a checkpoint of Lit-CFL; remove it to start again at round 1")
         require_format(self.path, content["format"])
         for field, saved in content["rows"].items():
-            places = _places_of_format_3(saved) if content["format"] == ONE_ROW_PER_FILE else saved
-            content["state"][field] = self._load_rows(field, places)
+            content["state"][field] = self._load_rows(field, saved)
         return content
 
     def _load_rows(self, field: str, places: Mapping[str, Any]) -> dict[int, Tensor]:
         files = [_RowFile(*named) for named in places["files"]]
         wholes = [self._load_file(file.name, file.digest) for file in files]
         self._written[field], rows = {}, {}
-        for client, number, position in torch.as_tensor(places["rows"]).tolist():
-            rows[client] = wholes[number] if position == _ALONE else wholes[number][position]
+        for client, number, position in places["rows"].tolist():
+            rows[client] = wholes[number][position]
             self._written[field][client] = _SavedRow(ref(rows[client]), files[number], position)
         return rows
 
@@ -224,12 +222,6 @@ def _places(rows: Mapping[int, _SavedRow]) -> dict[str, Any]:
     files = {file: number for number, file in enumerate(dict.fromkeys(saved.file for saved in rows.values()))}
     found = [[client, files[saved.file], saved.position] for client, saved in rows.items()]
     return {"files": [[file.name, file.digest, file.size] for file in files], "rows": torch.tensor(found)}
-
-
-def _places_of_format_3(files: Mapping[int, list[str]]) -> dict[str, Any]:
-    """Describes where a checkpoint of format 3 stores rows: one per file."""
-    rows = [[client, number, _ALONE] for number, client in enumerate(files)]
-    return {"files": [[*named, 1] for named in files.values()], "rows": rows}
 
 
 def _parts(rows: Mapping[int, Tensor]) -> Iterator[list[int]]:

@@ -24,7 +24,6 @@ def stored_config(path: Path) -> dict[str, Any] | None:
     file = path / "config.yaml"
     if not file.exists():
         return None
-    _refuse_earlier(file)
     config = parse_yaml(read_sealed(file)[0])
     if not isinstance(config, dict):
         raise InputError(f"{file} holds no configuration; put the original back, or start a new run")
@@ -44,16 +43,6 @@ def require_config(path: Path) -> dict[str, Any]:
             hint = suggest_directory(path, "config.yaml")
         raise InputError(f"{path} holds no run (no config.yaml){hint}")
     return config
-
-
-def _refuse_earlier(file: Path) -> None:
-    """Refuses a configuration written before formats and digests were introduced."""
-    try:
-        config = parse_yaml(file.read_text("utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
-        return  # the file is damaged, which is reported elsewhere
-    if isinstance(config, dict) and "rounds" in config and "format" not in config:
-        require_format(file, None)
 
 
 def require_unused(path: Path) -> None:

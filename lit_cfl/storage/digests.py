@@ -49,10 +49,7 @@ def read_sealed(path: Path) -> tuple[str, str | None]:
     data = path.read_bytes()
     seal = _SEAL.fullmatch(data)
     if seal is None:
-        raise InputError(
-            f"{path} does not end with its digest: it was cut off or changed, or comes from Lit-CFL 0.1.0; put the "
-            "original back"
-        )
+        raise InputError(f"{path} does not end with its digest: it was cut off or changed; put the original back")
     if hashlib.sha256(data[:-_DIGEST_LENGTH]).hexdigest().encode() != seal[2]:
         raise InputError(
             f"{path} was changed or damaged: it does not match the digest in its last line; put the original back "

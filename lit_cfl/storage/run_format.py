@@ -4,8 +4,11 @@ from pathlib import Path
 
 from lit_cfl.errors import InputError
 
-FORMAT = 4
-ONE_ROW_PER_FILE = 3  # the format of Lit-CFL 0.2, which is still read
+FORMAT = 1
+
+
+class OtherFormatError(InputError):
+    """Raised when a file of a run directory has another format than this version reads."""
 
 
 def require_format(path: Path, found: object) -> None:
@@ -13,14 +16,14 @@ def require_format(path: Path, found: object) -> None:
 
     Args:
         path: Path of the file that holds the number.
-        found: Number in the file; None = there is none, as in `config.yaml` before 0.2.0.
+        found: Number in the file; None = there is none.
 
     Raises:
-        InputError: the run has another format; the message names the version that reads it.
+        OtherFormatError: the run has another format, or the file has no number.
     """
-    if found not in (FORMAT, ONE_ROW_PER_FILE):
-        earlier = found is None or (isinstance(found, int) and found < ONE_ROW_PER_FILE)
-        raise InputError(
-            f"{path} comes from a run of {'Lit-CFL 0.1.0' if earlier else 'a later version'}, whose files this "
-            f"version cannot read (it reads format {FORMAT}); use {'0.1.0' if earlier else 'that version'}"
+    if found != FORMAT:
+        number = "no format number" if found is None else f"format {found}"
+        raise OtherFormatError(
+            f"{path} has {number}, but this version of Lit-CFL reads format {FORMAT}; start a new run in another "
+            "directory, or use the version that wrote this one"
         )

@@ -14,7 +14,6 @@ from lit_cfl.algorithms.flexcfl import FlexCFL
 from lit_cfl.algorithms.ifca import IFCA
 from lit_cfl.algorithms.migration import THRESHOLDS, feature_distance
 from lit_cfl.errors import InputError
-from lit_cfl.runs.resume import differences
 from lit_cfl.testing import QuadraticWork, check_algorithm
 
 CENTERS, LABELS = [-4.0, 4.0, -5.0, 5.0], [[6, 0], [0, 4], [8, 0], [0, 10]]
@@ -313,9 +312,3 @@ def test_tokens_have_no_mean_inputs():
     work.centers = torch.zeros(1, 1, dtype=torch.int64)
     with pytest.raises(InputError, match=r"these are torch\.int64, as token ids are; set shift_metric to loss"):
         FEATURES.init(work, rng())
-
-
-def test_earlier_runs_have_the_present_default_threshold():
-    now = {"algorithm": {"init_args": {"shift_threshold": None}}}
-    assert differences({"algorithm": {"init_args": {"shift_threshold": 0.2}}}, now) == []
-    assert len(differences({"algorithm": {"init_args": {"shift_threshold": 0.3}}}, now)) == 1

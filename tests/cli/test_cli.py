@@ -182,10 +182,6 @@ QUICK = ("run", "--config", "quickstart")
         (("help", "run"), "there is no command 'help'; give lit-cfl --help, or lit-cfl COMMAND --help"),
         (("resume", "runs/mine"), "there is no command 'resume'; resume with lit-cfl run --resume DIR"),
         (("runn",), "there is no command 'runn' (did you mean run?)"),
-        (
-            ("reproduce", "flexcfl-3"),
-            "to make the papers' tables, run in the root of a checkout: python -m benchmarks.rep",
-        ),
         (("run", "--config", "quickstrat"), "(did you mean quickstart?)"),
         (("run",), "data"),
         ((*QUICK, "--cohort_siz", "3"), "'cohort_siz' (did you mean --cohort_size?)"),

@@ -17,9 +17,7 @@ from lit_cfl.cli.doctor import _cache
 from lit_cfl.cli.main import _with_home, main
 from lit_cfl.config import catalogue
 from lit_cfl.config.files import code_folders, read_config
-from lit_cfl.config.given_options import merge_options
 from lit_cfl.config.named_configs import config_files, copy_piped_configs
-from lit_cfl.config.option_tree import require_unchanged_values
 from lit_cfl.config.parser import parse_run
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.storage.cache_folder import cache_folder
@@ -222,30 +220,6 @@ def test_each_text_file_is_opened_in_utf8():
                     wrong += [] if any("utf-8" in part for part in given) else [f"{file}:{node.lineno}"]
     assert wrong == []
     assert seen > 30
-
-
-CHANGED = [
-    ("global_update", "sequential", "sequential_by_draw"),
-    ("weights", "first", "drawn_first"),
-]
-
-
-@pytest.mark.parametrize(("option", "old", "new"), CHANGED)
-def test_a_value_whose_meaning_changed_is_refused_in_files_and_on_the_command_line(option: str, old: str, new: str):
-    written = {"algorithm": {"class_path": "X", "init_args": {option: old}}}
-    for contents, words in (
-        ([written], []),
-        ([], [f"--algorithm.{option}", old]),
-        ([], [f"--algorithm.{option}={old}"]),
-    ):
-        with pytest.raises(InputError, match=rf"algorithm\.{option} is '{old}', whose meaning has changed: .*{new}"):
-            require_unchanged_values(merge_options(contents, words))
-    algorithm = {"global_update": "StoCFL", "weights": "IFCA"}[option]
-    require_unchanged_values({"algorithm": {"class_path": algorithm, "init_args": {option: new, "weights": "equal"}}})
-    words = ["--config", "quickstart", "--baseline", "null", "--algorithm", algorithm, f"--algorithm.{option}"]
-    with pytest.raises(InputError, match="whose meaning has changed"):
-        parse_run([*words, old])
-    assert getattr(parse_run([*words, new]).experiment.algorithm, option) == new
 
 
 def test_a_text_that_mentions_config_names_no_file():

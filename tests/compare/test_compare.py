@@ -300,17 +300,6 @@ def test_other_clients_under_one_seed_are_noted(capsys: pytest.CaptureFixture[st
 
 @pytest.mark.long
 @pytest.mark.usefixtures("copied")
-def test_runs_from_before_frozen_parts_were_recorded_are_paired_with_later_ones(capsys: pytest.CaptureFixture[str]):
-    saved = torch.load("c/Ditto/seed-0/checkpoint.pt", weights_only=True)
-    del saved["fingerprint"]["frozen part of the module"]
-    torch.save(saved, "c/Ditto/seed-0/checkpoint.pt")
-    capsys.readouterr()
-    assert main(["compare", "--resume", "c"]) == 0
-    assert "nothing is paired" not in capsys.readouterr().out
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("copied")
 def test_lost_files_of_a_finished_run_are_named_or_written_again(capsys: pytest.CaptureFixture[str]):
     tables = [Path("c", name).read_bytes() for name in ("results.csv", "runs.csv")]
     Path("c/Ditto/seed-0/clients.csv").unlink()

@@ -20,6 +20,8 @@ def rows(*accuracies: float | None, unplaced: dict[int, int] | None = None) -> l
             "round": 2 * k + 1,
             "test/weighted_accuracy": accuracy,
             "traffic/mib": 0.5 + k,
+            "local/steps": 10 * (k + 1),
+            "local/examples": 100 * (k + 1),
             "clusters/unobserved": (unplaced or {}).get(k, 0),
             "clusters/assigned": 40 - (unplaced or {}).get(k, 0),
             "clients/evaluated": 40 - (unplaced or {}).get(k, 0),
@@ -29,8 +31,9 @@ def rows(*accuracies: float | None, unplaced: dict[int, int] | None = None) -> l
 
 
 def reached(rounds: int, mib: float) -> dict[str, Any]:
-    unknown = {"local_steps_to_target": None, "local_examples_to_target": None}  # a run made before 0.3
-    return {"rounds_to_target": rounds, "mib_to_target": mib} | unknown
+    steps = 5 * (rounds + 1)  # 10 more at each evaluation, in rounds 1, 3, ...
+    local = {"local_steps_to_target": steps, "local_examples_to_target": 10 * steps}
+    return {"rounds_to_target": rounds, "mib_to_target": mib} | local
 
 
 def test_cost_is_of_the_first_round_that_reaches_the_target():

@@ -68,7 +68,6 @@ def in_a_folder_with_wrong_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "empty_group": {"local": None},
         "several": {"algorithm": ["FedAvg", "IFCA"]},
         "both_seeds": {"seed": 1, "seeds": [2, 3]},
-        "old_path": {"data": {"class_path": "datamodules.digits.Digits"}},
     }.items():
         Path(f"{name}.yaml").write_text(yaml.safe_dump(QUICK | changes))
 
@@ -142,8 +141,6 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
                 "text.npz is damaged, is not a .npz file, or holds",
             ),
             (RUN + "--data ArrayData --data.source huge.npz", "huge.npz is damaged, or too large for the memory"),
-            (RUN + "--data datamodules.Digits", "'datamodules.Digits' is now lit_cfl.datamodules.Digits"),
-            ("run --config old_path.yaml", "old_path.yaml: 'datamodules.digits.Digits' is now lit_cfl.datamodules."),
             ("run --config list.yaml", "list.yaml holds a list instead of options; write one per line, such as rounds"),
             ("run --config empty.yaml", "empty.yaml holds nothing instead of options"),
             (

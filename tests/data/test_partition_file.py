@@ -172,20 +172,12 @@ def test_changed_file_does_not_match_its_hash(tmp_path: Path):
         load_partition(tmp_path / "p.npz", MODULE.examples)
 
 
-def test_true_clusters_have_one_name_in_all_files_and_their_old_one_is_read(tmp_path: Path):
+def test_true_clusters_have_the_name_of_all_files(tmp_path: Path):
     data = saved(tmp_path / "p.npz")
     with np.load(tmp_path / "p.npz") as file:
-        content = dict(file)
-    assert content["true_cluster"].tolist() == data.true_clusters.tolist()
-    assert "true_clusters" not in content
-    about = json.loads(str(content["about"]))
-    content |= {"true_clusters": content.pop("true_cluster"), "about": np.array(json.dumps(about | {"format": 1}))}
-    np.savez(tmp_path / "old.npz", **content)
-    again = load_partition(tmp_path / "old.npz", MODULE.examples)
-    assert torch.equal(again.true_clusters, data.true_clusters)
-    assert partition_hash(again) == partition_hash(data) == about["hash"]
-    for name in ("p", "old"):
-        assert true_clusters_in(tmp_path / f"{name}.npz").tolist() == data.true_clusters.tolist()
+        assert file["true_cluster"].tolist() == data.true_clusters.tolist()
+        assert "true_clusters" not in file
+    assert true_clusters_in(tmp_path / "p.npz").tolist() == data.true_clusters.tolist()
 
 
 def test_file_of_another_format_is_refused(tmp_path: Path):

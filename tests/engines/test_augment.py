@@ -33,7 +33,6 @@ from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.keyed_random import draw_keyed_uniform
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MLP, MNISTCNN
-from lit_cfl.runs.resume import differences
 
 BOTH = Augment(crop=2, flip=True)
 NETS: dict[str, Callable[[], nn.Module]] = {
@@ -287,16 +286,6 @@ def test_configuration_and_command_line_name_it(tmp_path: Path, capsys: pytest.C
     assert main([*words, "--data.augment.crop", "big", "--run_dir", str(tmp_path / "bad")]) == 2
     assert "data.augment.crop: 'big' is not a whole number" in capsys.readouterr().err
     assert not (tmp_path / "bad").exists()
-
-
-def test_runs_recorded_before_it_have_none():
-    stored, now = ({"data": {"init_args": {"num_clients": 3} | added}} for added in ({}, {"augment": None}))
-    assert differences(stored, now) == []
-    parts = [{"class_path": "Digits", "init_args": {"test": 0.1}}]
-    now: list[Any] = [{"class_path": "Digits", "init_args": {"test": 0.1, "augment": None}}]
-    assert differences({"data": {"parts": parts}}, {"data": {"parts": now}}) == []
-    now[0]["init_args"]["augment"] = "own.function"
-    assert len(differences({"data": {"parts": parts}}, {"data": {"parts": now}})) == 1
 
 
 # What cannot be

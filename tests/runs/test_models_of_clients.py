@@ -19,7 +19,6 @@ from lit_cfl.nets import MCLR
 from lit_cfl.runs.run import run
 from lit_cfl.storage import checkpoint
 from lit_cfl.storage.checkpoint import Checkpoint
-from lit_cfl.storage.digests import digest_of
 from lit_cfl.tasks import Classification
 
 
@@ -122,25 +121,6 @@ def test_files_grow_with_the_saves_and_not_with_the_clients(tmp_path: Path, monk
         assert sum(len(models) for _, models in found.values()) <= 2 * clients
         for client in torch.randperm(clients, generator=rng)[:100].tolist():
             rows[client] = torch.rand(4, generator=rng)
-
-
-def test_a_checkpoint_of_0_2_with_a_file_for_each_model_is_read_and_continued(tmp_path: Path):
-    rows = {client: torch.full((100,), client + 0.5) for client in (4, 1)}
-    (tmp_path / "rows").mkdir()
-    for client, row in rows.items():
-        torch.save(row, tmp_path / "rows" / f"models-{client}-7.pt")
-    named = {client: f"models-{client}-7.pt" for client in rows}
-    digests = {client: [name, digest_of(tmp_path / "rows" / name)] for client, name in named.items()}
-    old = {"round": 8, "format": 3, "state": {"count": 1}, "rows": {"models": digests}}
-    torch.save(old, tmp_path / "checkpoint.pt")
-    again = Checkpoint(tmp_path)
-    loaded = again.load()
-    assert loaded is not None
-    assert (loaded["round"], loaded["state"]["count"], list(loaded["state"]["models"])) == (8, 1, [4, 1])
-    changed = loaded["state"]["models"] | {1: torch.zeros(100)}
-    again.save({"round": 9}, {"models": changed, "count": 1})
-    assert sorted(file.name for file in (tmp_path / "rows").iterdir()) == ["models-4-7.pt", "models-9-0.pt"]
-    assert_saved(tmp_path, {4: rows[4], 1: torch.zeros(100)}, count=1)
 
 
 def files(folder: Path) -> dict[str, tuple[int, Tensor]]:

@@ -61,20 +61,6 @@ def test_frozen_base_that_changed_is_refused_with_both_digests(experiment: Exper
     assert run(digits(task=experiment.task, rounds=4), tmp_path / "run", mode="resume").summary["round"] == 4
 
 
-@pytest.mark.long
-def test_run_from_before_digests_were_recorded_still_opens(experiment: Experiment, tmp_path: Path):
-    run(experiment, tmp_path / "run")
-    saved = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
-    del saved["fingerprint"]["frozen part of the module"]
-    torch.save(saved, tmp_path / "run" / "checkpoint.pt")
-    make_base(tmp_path / "base.pt", 5)
-    assert load_run(tmp_path / "run", experiment).round == 2
-    del saved["fingerprint"]["initial model"]
-    torch.save(saved, tmp_path / "run" / "checkpoint.pt")
-    with pytest.raises(InputError, match="different initial model"):
-        load_run(tmp_path / "run", experiment)
-
-
 def test_worker_with_another_frozen_base_does_no_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     make_base(tmp_path / "base.pt", 0)
 

@@ -36,7 +36,7 @@ from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.nets import MCLR
 from lit_cfl.runs import environment as module
-from lit_cfl.runs.resume import require_agreement, require_same_data
+from lit_cfl.runs.resume import require_agreement
 from lit_cfl.storage import checkpoint
 from lit_cfl.storage.checkpoint import Checkpoint
 from lit_cfl.storage.config_file import read_run_id, stored_config, write_config
@@ -195,16 +195,16 @@ def test_resume_goes_together_with_the_same_configuration_only(ended: Path, caps
     assert f"started with {ROUNDS} rounds, but rounds is 2" in capsys.readouterr().err
 
 
-def test_run_recorded_before_an_option_was_there_agrees_with_its_default(tmp_path: Path):
-    recorded = {"rounds": 5, "local": {"epochs": 2, "last_batch": "keep"}, "plan": vars(Plan("loop"))}
-    stored = recorded | {"local": {"epochs": 2}}
-    for one, other in ((stored, recorded), (stored, stored), (recorded, stored)):
-        require_agreement(tmp_path, one, other, new_plan=False)
+def test_options_that_differ_are_named_with_both_values(tmp_path: Path):
+    stored = {"rounds": 5, "local": {"epochs": 2, "last_batch": "keep"}, "plan": vars(Plan("loop"))}
+    require_agreement(tmp_path, stored, stored, new_plan=False)
     with pytest.raises(InputError, match="plan: 3 ->"):  # the plan of a damaged file
         require_agreement(tmp_path, stored | {"plan": 3}, stored, new_plan=False)
-    joined = recorded | {"local": {"epochs": 2, "last_batch": "join"}}
+    joined = stored | {"local": {"epochs": 2, "last_batch": "join"}}
     with pytest.raises(InputError, match=r"local\.last_batch: keep -> join"):
         require_agreement(tmp_path, stored, joined, new_plan=False)
+    with pytest.raises(InputError, match=r"local\.last_batch: \(not set\) -> keep"):
+        require_agreement(tmp_path, stored | {"local": {"epochs": 2}}, stored, new_plan=False)
 
 
 @pytest.mark.long
@@ -402,16 +402,6 @@ def test_options_determine_the_data_of_our_own_modules_without_arrays(data: Any,
     assert (data_options(data) is not None) == known
 
 
-def test_a_run_made_in_python_by_an_earlier_version_is_resumed(tmp_path: Path):
-    experiment = digits(algorithm=FedAvg(), rounds=2, data=Digits(8, shift=SwapAll(0.1)))
-    now = experiment.to_dict()
-    stored = now | {"data": {"class_path": now["data"]["class_path"]}}
-    require_agreement(tmp_path, stored, now, new_plan=False)
-    prepared = experiment.prepare(3)
-    recorded = {name: prepared.fingerprint[name] for name in ("partition", "initial model")}
-    require_same_data(tmp_path, {"fingerprint": recorded}, prepared)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "key", "now"),
@@ -442,7 +432,5 @@ def test_only_what_the_plan_uses_counts(monkeypatch: pytest.MonkeyPatch):
     other = now | {"chains": "compiled elsewhere", "gpus": ["a GPU"]}
     assert module.resumed_environment(other, Plan("loop"), 2) == (other, "")
     assert module.resumed_environment(other, Plan("chain", "cuda:0"), 2)[1] == "GPUs none, not a GPU"
-    older = now | {"packages": now["packages"] | {"torch": "1.0"}}
-    assert module.resumed_environment(older, Plan("loop"), 2)[1] == f"torch {now['packages']['torch']}, not 1.0"
-    # version 0.2 did not record these
-    assert module.resumed_environment({"run_id": "a"}, Plan("chain"), 2) == ({"run_id": "a"}, "")
+    elsewhere = now | {"packages": now["packages"] | {"torch": "1.0"}}
+    assert module.resumed_environment(elsewhere, Plan("loop"), 2)[1] == f"torch {now['packages']['torch']}, not 1.0"

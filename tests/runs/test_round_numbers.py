@@ -1,20 +1,14 @@
-"""Tests that rounds are numbered 1 to T in all output, and that runs with the old numbering are refused."""
+"""Tests that rounds are numbered 1 to T in all output."""
 
-import json
-import shutil
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-import yaml
 from digits_experiment import digits
-from lanes import thinned
 from lightning.pytorch.loggers import CSVLogger
 
 from lit_cfl.algorithms import FedAvg, FlexCFL
-from lit_cfl.cli.main import main
 from lit_cfl.data.shift import Shift
 from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.shift import Incremental, LabelDrift, SwapAll
@@ -79,73 +73,3 @@ def test_the_rounds_that_are_evaluated_and_kept_are_those_of_the_schedule(tmp_pa
 def test_options_of_a_shift_count_completed_rounds(shift: Shift, rounds: list[int], tmp_path: Path):
     run(digits(data=shifting(shift), algorithm=FedAvg(), rounds=5), tmp_path / "run")
     assert rounds_in(tmp_path / "run" / "shift.csv") == rounds
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs a comparison of one algorithm; its directory also contains that of the run."""
-    path = tmp_path_factory.mktemp("whole") / "compared"
-    words = ["--config", "quickstart", "--rounds", "1", "--data.num_clients", "12", "--algorithms", "FedAvg"]
-    assert main(["compare", *words, "--seeds", "0", "--compare_dir", str(path), "--tracking.wandb", "disabled"]) == 0
-    return path
-
-
-def as_of_the_old_format(path: Path) -> None:
-    """Rewrites files as version 0.1.0 wrote them: no format in config.yaml, checkpoint format 2, rounds from 0."""
-    for file in path.rglob("config.yaml"):
-        file.write_text(yaml.safe_dump({k: v for k, v in yaml.safe_load(file.read_text()).items() if k != "format"}))
-    for file in path.rglob("checkpoint.pt"):
-        torch.save(torch.load(file, weights_only=True) | {"format": 2, "round": 0}, file)
-    for file in path.rglob("summary.json"):
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"round": 0}))
-
-
-COMMANDS = [
-    "run --resume RUN",
-    "run --resume RUN --rounds 3",
-    "run --resume RUN --config quickstart",
-    "evaluate RUN",
-    "assign RUN --data.num_clients 4",
-    "compare --resume COMPARED",
-]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("command", "left"), thinned(COMMANDS, ["everything", "config.yaml and tables"]))
-def test_run_of_the_old_format_is_refused_with_the_version_that_reads_it(
-    command: str, left: str, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    compared = tmp_path / "compared"
-    shutil.copytree(whole, compared)
-    as_of_the_old_format(compared)
-    places = {"RUN": compared / "FedAvg" / "seed-0", "COMPARED": compared}
-    if left != "everything":
-        (places["RUN"] / "checkpoint.pt").unlink()
-    before = {file: file.read_bytes() for file in compared.rglob("*") if file.is_file()}
-    assert main([str(places.get(word, word)) for word in command.split()]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "config.yaml comes from a run of Lit-CFL 0.1.0" in line
-    assert line.endswith("use 0.1.0")
-    assert {file: file.read_bytes() for file in before} == before
-
-
-@pytest.mark.long
-def test_checkpoint_of_the_old_format_is_refused_next_to_a_new_configuration(whole: Path, tmp_path: Path, capsys):
-    path = tmp_path / "run"
-    shutil.copytree(whole / "FedAvg" / "seed-0", path)
-    config = (path / "config.yaml").read_text()
-    as_of_the_old_format(path)
-    (path / "config.yaml").write_text(config)
-    assert main(["evaluate", str(path)]) == 2
-    assert "checkpoint.pt comes from a run of Lit-CFL 0.1.0" in capsys.readouterr().err
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("old", [True, False])
-def test_recorded_configuration_of_either_format_starts_a_new_run(old: bool, whole: Path, tmp_path: Path):
-    path = tmp_path / "run"
-    shutil.copytree(whole / "FedAvg" / "seed-0", path)
-    if old:
-        as_of_the_old_format(path)
-    assert main(["run", "--config", str(path / "config.yaml"), "--run_dir", str(tmp_path / "again"), "--quiet"]) == 0
-    assert rounds_in(tmp_path / "again" / "metrics.csv") == [1]

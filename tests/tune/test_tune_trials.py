@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from hashlib import sha256
 from pathlib import Path
 from threading import Timer
 
@@ -313,19 +312,6 @@ def test_a_damaged_record_is_named(content: str, tmp_path: Path):
     (tmp_path / "0001" / "trial.json").write_text(content)
     with pytest.raises(InputError, match=r"0001/trial.json is gone or is not what the study wrote"):
         new_trials(tmp_path, xs(1), 2).load()
-
-
-def test_a_record_of_version_0_2_is_read(tmp_path: Path):
-    run_all(new_trials(tmp_path, xs(), 1), FIGURES)
-    file = tmp_path / "0000" / "trial.json"
-    content = json.loads(file.read_text())
-    del content["sha256"]
-    content["told"] = content.pop("last_result")  # the name of the key in 0.2
-    digest = sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    file.write_text(json.dumps(content | {"sha256": digest}))
-    again = new_trials(tmp_path, xs(), 1)
-    again.load()
-    assert again.records[0].last_result == content["told"]
 
 
 def test_every_bit_of_a_record_counts(tmp_path: Path):

@@ -1,0 +1,103 @@
+"""Tests that a run of another format is refused in one line, and that its configuration may start a new run."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from made_runs import made_run
+
+from lit_cfl.cli.main import main
+from lit_cfl.compare.arguments import RECORD
+from lit_cfl.errors import InputError
+from lit_cfl.runs.load_run import load_run
+from lit_cfl.storage.checkpoint import Checkpoint
+from lit_cfl.storage.config_file import as_yaml, stored_config
+from lit_cfl.storage.digests import read_sealed, write_sealed
+
+FOUND = {None: "no format number", 2: "format 2"}
+NUMBERS = pytest.mark.parametrize("number", FOUND)
+
+
+def set_format(path: Path, number: object) -> None:
+    """Writes a number into a run's configuration, whose digest stays right; None leaves the number out."""
+    text, run_id = read_sealed(path / "config.yaml")
+    kept = {name: value for name, value in yaml.safe_load(text).items() if name != "format"}
+    write_sealed(path / "config.yaml", as_yaml(({} if number is None else {"format": number}) | kept), run_id)
+
+
+def compared(path: Path) -> Path:
+    """Writes a comparison with one algorithm and one run."""
+    made_run(path / "CFL" / "seed-0")
+    record = {"name": "mine", "algorithms": ["CFL"], "seeds": [0], "target": None}
+    write_sealed(path / RECORD, yaml.safe_dump(record))
+    (path / "CFL" / "config.yaml").write_bytes((path / "CFL" / "seed-0" / "config.yaml").read_bytes())
+    return path
+
+
+def files_below(path: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in path.rglob("*") if file.is_file() and file.name != ".lock"}
+
+
+COMMANDS = [
+    "run --resume RUN",
+    "run --resume RUN --rounds 9 --new_plan",
+    "run --resume RUN --config quickstart",
+    "evaluate RUN",
+    "assign RUN --data.num_clients 4",
+    "report RUN",
+    "report COMPARED",
+    "compare --resume COMPARED",
+]
+
+
+@NUMBERS
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_run_of_another_format_is_refused_in_one_line_and_stays_as_it_is(
+    command: str, number: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)  # the page of a report would be written here
+    path = compared(tmp_path / "compared")
+    for folder in (path / "CFL", run := path / "CFL" / "seed-0"):
+        set_format(folder, number)
+    before = files_below(tmp_path)
+    places = {"RUN": run, "COMPARED": path}
+    assert main([str(places.get(word, word)) for word in command.split()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"config.yaml has {FOUND[number]}, but this version of Lit-CFL reads format 1; start a new run" in line
+    assert {
+        file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file() and file.name != ".lock"
+    } == before
+
+
+@NUMBERS
+def test_a_run_of_another_format_is_not_opened_in_python(number: object, tmp_path: Path):
+    run = made_run(tmp_path / "run")
+    set_format(run, number)
+    with pytest.raises(InputError, match=rf"{run}/config\.yaml has {FOUND[number]}, .* or use the version that wrote"):
+        load_run(run)
+
+
+def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path):
+    Checkpoint(tmp_path).save({"round": 1}, {"count": 1})
+    content = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert content["format"] == 1
+    torch.save(content | {"format": 2}, tmp_path / "checkpoint.pt")
+    with pytest.raises(InputError, match=r"checkpoint\.pt has format 2, but this version of Lit-CFL reads format 1"):
+        Checkpoint(tmp_path).load()
+    torch.save({name: value for name, value in content.items() if name != "format"}, tmp_path / "checkpoint.pt")
+    with pytest.raises(InputError, match=r"checkpoint\.pt is not a checkpoint of Lit-CFL"):
+        Checkpoint(tmp_path).load()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [1, None])
+def test_a_configuration_with_or_without_a_format_starts_a_new_run(number: object, tmp_path: Path):
+    words = ["--rounds", "1", "--data.num_clients", "12", "--baseline", "null", "--quiet"]
+    assert main(["run", "--config", "quickstart", *words, "--run_dir", str(tmp_path / "run")]) == 0
+    set_format(tmp_path / "run", number)
+    config = str(tmp_path / "run" / "config.yaml")
+    assert main(["run", "--config", config, "--run_dir", str(tmp_path / "again"), "--quiet"]) == 0
+    again = stored_config(tmp_path / "again")
+    assert again is not None
+    assert again["rounds"] == 1
