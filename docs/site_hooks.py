@@ -1,7 +1,8 @@
 """Adds pages of the repository's root, linked sources and the API to the site that mkdocs builds from docs/.
 
 A link that works in the repository works in the site: README.md is the start page, CONTRIBUTING.md and CHANGELOG.md are
-pages, and a file outside docs/ that a page links to becomes a page with its text.
+pages, and a file outside docs/ that a page links to becomes a page with its text. Links to experiments/ become plain
+text if that folder is absent.
 """
 
 import posixpath
@@ -21,7 +22,8 @@ MOVED = {
 }
 IN_REPOSITORY = {place: path for path, place in MOVED.items()}
 LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[\w.-]+)?\))")
-LANGUAGES = {".py": "python", ".yaml": "yaml", ".cff": "yaml", ".json": "json", ".csv": "text"}
+TO_EXPERIMENTS = re.compile(r"\[([^]]+)\]\([^)#:\s]*\bexperiments/[^)\s]*\)")
+LANGUAGES = {".md": "markdown", ".py": "python", ".yaml": "yaml", ".cff": "yaml", ".json": "json", ".csv": "text"}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -49,9 +51,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if here == "index.md":
         page.meta["hide"] = ["navigation"]
 
+    if not (ROOT / "experiments").is_dir():
+        markdown = TO_EXPERIMENTS.sub(r"\1", markdown)
+
     def turned(found: re.Match[str]) -> str:
-        place = posixpath.relpath(place_of(linked(here, found[2])), posixpath.dirname(here) or ".")
-        return found[1] + place + found[3]
+        place = place_of(linked(here, found[2]))
+        end = ")" if place.startswith("source/") else found[3]  # the page of a source has no headings
+        return found[1] + posixpath.relpath(place, posixpath.dirname(here) or ".") + end
 
     return LINK.sub(turned, markdown)
 

@@ -72,7 +72,7 @@ def parse_command(command: str) -> tuple[Setting, int]:
 def rebuild_configs(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields each recorded run's key and its configuration, as today's classes complete its command.
 
-    To parse a command takes a tenth of a second. So a section is parsed once for all runs whose recorded sections differ
+    Parsing a command takes a tenth of a second. So a section is parsed once for all runs whose recorded sections differ
     only in values that their commands give; these values are filled in. Every configuration's file is parsed.
     """
     recorded, sections = read_configs(folder), dict[str, Any]()

@@ -248,8 +248,8 @@ def _tabulate_again(out: Path) -> Iterator[str]:
     rows = read_table(out / "again.csv")
     held = sum(row["holds"] == "True" or row["holds"] is True for row in rows)
     yield from ["## Recorded runs, trained again", ""]
-    yield f"{len(rows)} runs of version 0.2 were drawn and trained again: {held} differ from the recorded accuracy by no"
-    yield "more than the standard deviation of their five seeds. At `git checkout 9d7f8c04`, `python -m"
+    yield f"{len(rows)} runs of version 0.2 were drawn and trained again: {held} differ from the recorded accuracy by"
+    yield "no more than the standard deviation of their five seeds. At `git checkout 9d7f8c04`, `python -m"
     yield "benchmarks.reproduction.which_method_again` did this."
     yield from [read_page_text("which_method_again"), ""]
     cells = [[r["data"], r["system"], str(r["seed"]), *(f"{r[k]:.2f}" for k in ("recorded", "again", "deviation"))]

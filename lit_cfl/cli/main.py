@@ -152,7 +152,7 @@ COMMANDS = {
 
 _HINTS = {
     "reproduce": "the command 'reproduce' was removed; to make the papers' tables, run in the root of a checkout: "
-    "python -m benchmarks.reproduction TABLE (docs/reproduction/README.md)",
+    "python -m experiments TABLE (docs/reproduction.md)",
     "help": "there is no command 'help'; give lit-cfl --help, or lit-cfl COMMAND --help",
     "resume": "there is no command 'resume'; resume with lit-cfl run --resume DIR (or compare, tune --resume DIR)",
 }
