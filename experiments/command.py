@@ -47,7 +47,6 @@ found by a search; it writes its page before the first run and after the last on
 """
 SUMMARY, FLUX, RECORD = "summary", "flux-table", "record-configs"
 TABLES, ANSWER, WORK = "experiments/docs/reproduction", "experiments/docs/which_method", "runs/reproduction"
-_TABLES = [*table_names(), which_method.TABLE, SUMMARY, FLUX, RECORD]
 _OF_RUNS = ("only", "variants", "seeds", "device", "jobs", "work", "dry_run")  # options that select and configure runs
 
 
@@ -89,8 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _reproduce(given: argparse.Namespace) -> int:
-    if given.table not in _TABLES:
-        raise InputError(f"there is no table {given.table!r}; there are {', '.join(_TABLES)}")
+    if given.table not in (names := _list_tables()):
+        raise InputError(f"there is no table {given.table!r}; there are {', '.join(names)}")
     if given.jobs is not None and given.jobs < 1:
         raise InputError(f"--jobs is {given.jobs}; give 1 or more")
     _refuse_without_effect(given)
@@ -101,6 +100,10 @@ def _reproduce(given: argparse.Namespace) -> int:
     if given.table == SUMMARY:
         return _summarise(Path(given.out or TABLES), given.check)
     return _run(given, _search_and_compare(given) if given.table == which_method.TABLE else _reproduce_table(given))
+
+
+def _list_tables() -> list[str]:
+    return [*table_names(), which_method.TABLE, SUMMARY, FLUX, RECORD]
 
 
 def _summarise(out: Path, check: bool) -> int:
@@ -237,7 +240,7 @@ def _make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("table", metavar="TABLE", help=", ".join(_TABLES))
+    parser.add_argument("table", metavar="TABLE", help=", ".join(_list_tables()))
     only = f"only cells that match a pattern ({which_method.TABLE}: data sets, or DATA/SYSTEM)"
     parser.add_argument("--only", nargs="+", default=[], metavar="PATTERN", help=only)
     variants = (

@@ -61,9 +61,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-import lit_cfl
 from experiments.fedrc import FedRC
 from experiments.files import Row, read_yaml
+from lit_cfl import __version__, run
 from lit_cfl.algorithms import CFL, FLUX, IFCA, Algorithm, FedAvg, FedDrift, FedEM, FeSEM
 from lit_cfl.data import ClientIndex, Division
 from lit_cfl.datamodules import MNIST, ArrayData
@@ -207,13 +207,13 @@ def run_cell(anda: Path, device: str, shift: str, level: int, fold: int, system:
         pictures=Pictures(formats=[]),
     )
     row = dict(zip(KEY, (shift, level, fold, system, net), strict=True))
-    return row | {"true_clusters": true} | train(experiment) | {"version": lit_cfl.__version__}
+    return row | {"true_clusters": true} | train(experiment) | {"version": __version__}
 
 
 def train(experiment: Experiment) -> Row:
     """Runs an experiment; returns its results in the last round, its seconds and the name of what trained it."""
     with TemporaryDirectory() as folder:
-        summary = lit_cfl.run(experiment, Path(folder) / "run").summary
+        summary = run(experiment, Path(folder) / "run").summary
         device = str(read_yaml(Path(folder) / "run" / "config.yaml")["plan"]["device"])
         environment = json.loads((Path(folder) / "run" / "environment.json").read_text("utf-8"))
     return {

@@ -53,11 +53,8 @@ def check_pages(tables: Path, answer: Path, results: RecordedResults) -> list[st
         write_page(theirs, Protocol.read(), Ledger.read(answer), draw=False)
         files = {file: tables / file.name for file in mine.iterdir() if file.is_file()}
         files |= {theirs / "results.csv": answer / "results.csv", page_of(theirs): page_of(answer)}
-        return [
-            str(kept)
-            for new, kept in sorted(files.items())
-            if not kept.exists() or new.read_bytes() != kept.read_bytes()
-        ]
+        different = [kept for new, kept in files.items() if not kept.exists() or new.read_bytes() != kept.read_bytes()]
+        return sorted(map(str, different))
 
 
 def write_summary(folder: Path, results: RecordedResults, draw: bool = True) -> None:

@@ -21,7 +21,7 @@ from experiments.results import RecordedResults
 from lit_cfl.storage.csv_log import read_table
 
 COMMITTED = Path(__file__).parents[1] / "docs" / "reproduction"
-FACTS = Path(__file__).parents[4] / "shared" / "design" / "paper_tables.yaml"
+FACTS = Path(__file__).parents[3] / "shared" / "design" / "paper_tables.yaml"
 SCORE = "max_weighted_test_accuracy"
 T3, T4 = "flexcfl-t3-mnist-{}-{}-" + SCORE, "flexcfl-t4-mnist-{}-{}-" + SCORE + "-s{}"
 

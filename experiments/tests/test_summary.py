@@ -80,5 +80,5 @@ def test_check_lists_the_pages_that_differ_from_what_the_runs_give(
     capsys.readouterr()
     assert main([*command, "--check"]) == 1
     differing = [line.split()[0] for line in capsys.readouterr().out.splitlines() if "differs" in line]
-    assert differing == [str(page.with_name("claims.csv")), str(page), str(tmp_path / "answer" / "results.csv")]
+    assert differing == [str(tmp_path / "answer" / "results.csv"), str(page.with_name("claims.csv")), str(page)]
     assert "90" in page.read_text()  # nothing is written
