@@ -3,7 +3,6 @@
 import warnings
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hub import skipped_without_data
 from lanes import thinned
@@ -31,17 +30,7 @@ def test_first_line_says_what_to_expect(name: str):
     assert "expect" in first or "paper" in first
 
 
-@pytest.fixture
-def mnist_by_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writes random images of 24 writers, in place of MNIST by writer."""
-    owners = np.repeat(np.arange(24), 120)
-    images = np.random.default_rng(0).integers(0, 256, (len(owners), 28, 28), dtype=np.uint8)
-    np.savez(tmp_path / "mnist_by_writer.npz", x=images, y=np.arange(len(owners)) % 10, client=owners)
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.mark.long
-@pytest.mark.usefixtures("mnist_by_writer")
 @pytest.mark.parametrize("name", [*thinned(SHORT), *LONG])
 def test_configuration_builds_and_runs_tiny(name: str, tmp_path: Path):
     request = parse_run(["--config", name])

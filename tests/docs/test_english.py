@@ -15,7 +15,6 @@ PACKAGE = [path for path in SOURCES if path.relative_to(ROOT).parts[0] != "bench
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
-    *sorted((ROOT / "benchmarks" / "reproduction" / "texts").glob("*.md")),
     *sorted((ROOT / "configs").rglob("*.yaml")),
 ]
 _ARGUMENT = re.compile(r"^ {4}(\*{0,2}\w+(?:, \*{0,2}\w+)*): (.+)$")
@@ -48,7 +47,7 @@ PACKAGE_IDIOMS = {
     r"\b(is|are) (not there|there already)\b": "does not exist, already exists",
     r"\bto the base of [0-9{]": "in base 8",
 }
-_WRITTEN = {"testing.md", "which_method.md"}
+_WRITTEN = {"testing.md"}
 
 
 def described_arguments(docstring: str) -> Iterator[tuple[str, str]]:
