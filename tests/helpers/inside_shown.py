@@ -439,13 +439,13 @@ def finished_run(
     return FinishedRun(path, summary, baseline, seeds)
 
 
-def lines_of_rounds(rows: Sequence[Row], seconds: Sequence[float], rounds: int) -> str:
+def lines_of_rounds(rows: Sequence[Row], seconds: Sequence[float], rounds: int, completed: int = 0) -> str:
     """Returns the lines of a run, the rounds of which end at these times, when its output is not a terminal."""
     now = [0.0]
 
     def show(console: Console) -> None:
         display = LogDisplay(console, clock=lambda: now[0])
-        display.started("CFL", 0, rounds)
+        display.started("CFL", completed, rounds)
         for row, now[0] in zip(rows, seconds, strict=True):
             display.row("CFL", row)
         display.ended("CFL")

@@ -663,6 +663,13 @@ def test_the_end_of_a_run_has_the_last_scores_gains_of_which_more_is_better_and_
     assert text.splitlines()[1].split() == ["IFCA", "0.575", "0.575", "1.000", "1.0", "9.0"]
 
 
+def test_the_time_left_of_a_resumed_run_is_that_of_its_own_rounds():
+    (row,) = cases.usual_rows([4])
+    # rounds 5 and 6 took 3 s, and four are left; by all six rounds it would be 2 s
+    line = inside.lines_of_rounds([row | {"round": 6}], [3.0], rounds=10, completed=4)
+    assert line == "CFL  round 6/10  val accuracy 0.62  clusters 3  ARI 0.69  6 s left\n"
+
+
 def test_a_dry_run_counts_the_seconds_of_its_own_thread():
     steps, seconds = inside_shown.estimated_cost(wall=0.5, own=0.125)  # seconds per step; other processes take the rest
     assert seconds == pytest.approx(0.125 * steps)
