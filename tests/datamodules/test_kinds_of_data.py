@@ -786,9 +786,11 @@ def test_notices_of_a_source_are_given_again_from_the_cache(tmp_path: Path):
 
 
 class Own(FederatedDataModule):
-    """A user's data module with the given lists of training and test examples of two clients."""
+    """A user's data module with the given training and test examples of each client."""
 
-    def __init__(self, train: list[list[int]], test: list[list[int]], views: tuple[View, ...] = (View(),)) -> None:
+    def __init__(
+        self, train: list[list[int]], test: list[list[int]] | ClientIndex, views: tuple[View, ...] = (View(),)
+    ) -> None:
         super().__init__(allow_unseen_labels=True)
         self.lists, self.views = (train, test), views
 
@@ -796,8 +798,11 @@ class Own(FederatedDataModule):
         return Examples(torch.arange(8.0)[:, None] / 8, torch.arange(8) % 2, 2, views=self.views)
 
     def divide(self, examples: Examples, rng: np.random.Generator) -> Division:
-        train, test = (ClientIndex.from_lists([torch.tensor(one) for one in lists]) for lists in self.lists)
-        return Division(train, test, torch.tensor([0, 1]))
+        train, test = (
+            lists if isinstance(lists, ClientIndex) else ClientIndex.from_lists([torch.tensor(one) for one in lists])
+            for lists in self.lists
+        )
+        return Division(train, test, torch.arange(len(train)))
 
 
 class Foreign(LabelDrift):
@@ -858,6 +863,9 @@ def test_examples_under_further_views_are_accepted_and_an_overlap_is_noted_for_i
     assert notes_of(lambda: Own([[0], [2]], [[2], [0]]).federated(SEED)) == []
     (note,) = notes_of(lambda: Own([[0, 1], [2, 3]], [[4], [3]]).federated(SEED))
     assert "1 client is tested on examples that they also train on (1;" in note
+    shared = ClientIndex(*map(torch.tensor, ([4, 2], [0, 0, 1], [1, 1, 1])))  # the clients 0 and 1 have one list
+    (note,) = notes_of(lambda: Own([[0], [1], [2]], shared).federated(SEED))
+    assert "1 client is tested on examples that they also train on (2;" in note
 
 
 @dataclass(frozen=True)
