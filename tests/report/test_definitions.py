@@ -666,7 +666,7 @@ def test_the_end_of_a_run_has_the_last_scores_gains_of_which_more_is_better_and_
 def test_the_time_left_of_a_resumed_run_is_that_of_its_own_rounds():
     (row,) = cases.usual_rows([4])
     # rounds 5 and 6 took 3 s, and four are left; by all six rounds it would be 2 s
-    line = inside.lines_of_rounds([row | {"round": 6}], [3.0], rounds=10, completed=4)
+    line = inside_shown.lines_of_rounds([row | {"round": 6}], [3.0], rounds=10, completed=4)
     assert line == "CFL  round 6/10  val accuracy 0.62  clusters 3  ARI 0.69  6 s left\n"
 
 
