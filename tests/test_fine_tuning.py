@@ -88,7 +88,6 @@ def test_chunks_change_no_bit(monkeypatch: pytest.MonkeyPatch):
     assert found() == whole
 
 
-@pytest.mark.long
 def test_a_resumed_run_has_the_same_scores(tmp_path: Path):
     whole = run(digits(evaluation=FINE_TUNE), tmp_path / "whole")
     run(digits(evaluation=FINE_TUNE, rounds=2), tmp_path / "parts")

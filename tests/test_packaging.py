@@ -55,7 +55,6 @@ def python(*words: str, cwd: Path, path: Path = ROOT) -> str:
     return done.stdout
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("folder", ["lit_cfl", *LINKED, "tests", "benchmarks"])
 def test_our_folders_are_imported_by_their_long_names_alone(folder: str):
     for file in sorted((ROOT / folder).rglob("*.py")):
@@ -111,7 +110,7 @@ def test_what_is_launched_holds_each_module_once_and_the_compiled_steps():
     assert len({file.resolve() for file in found.values()}) == len(found)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_wheel_holds_each_module_once_and_nothing_except_lit_cfl(built: Path):
     found = members(built / "wheel")
     assert set(found.values()) == {1}
@@ -124,12 +123,12 @@ def test_a_wheel_holds_each_module_once_and_nothing_except_lit_cfl(built: Path):
     assert {name for name in found if name.endswith(".yaml")} == configs
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_wheel_of_the_sdist_is_that_of_the_checkout(built: Path):
     assert members(built / "again") == members(built / "wheel")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_editable_install_names_the_checkout_and_copies_no_module(built: Path):
     (finder,) = [name for name in members(built / "editable") if name.endswith(".py")]
     (wheel,) = (built / "editable").iterdir()
@@ -138,13 +137,13 @@ def test_an_editable_install_names_the_checkout_and_copies_no_module(built: Path
     assert named == [("lit_cfl", str(ROOT / "lit_cfl" / "__init__.py"))]  # no bare `tune` of the checkout is imported
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_editable_install_has_no_folder_that_would_hide_the_checkout(built: Path):
     found = [name for name in members(built / "editable") if name.startswith("lit_cfl/")]
     assert found == []  # Python would import this file as a package, and never search the checkout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_installed_wheel_runs_from_an_empty_folder(built: Path, tmp_path: Path):
     (wheel,) = (built / "again").iterdir()
     target, empty = tmp_path / "target", tmp_path / "empty"
@@ -172,14 +171,14 @@ def own(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_own_folders_of_the_same_names_next_to_a_script_are_left_alone(own: Path):
     (own / "use.py").write_text(USE.format(words=[*TINY, "here", "--data", "datamodules.mine.Mine"]))
     python("use.py", cwd=own)
     assert "datamodules.mine.Mine" in (own / "here" / "config.yaml").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_command_line_finds_the_users_own_data_module(own: Path):
     installed = own / "installed"  # as in site-packages, there is no bare `datamodules` here
     installed.mkdir()
@@ -188,6 +187,6 @@ def test_the_command_line_finds_the_users_own_data_module(own: Path):
     assert "datamodules.mine.Mine" in (own / "here" / "config.yaml").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_no_module_is_loaded_under_two_names_where_everything_is():
     python("-c", EVERYTHING, cwd=ROOT)  # in this folder, a bare `tune` could be found

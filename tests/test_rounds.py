@@ -33,7 +33,6 @@ def test_fedavg_sends_a_model_down_and_up_for_each_selected_client():
     assert last.traffic.down + last.traffic.up == 2 * 20 * 300 == 12_000
 
 
-@pytest.mark.long
 def test_fedgroup_adds_its_pretraining_and_one_update_for_each_cold_start():
     algorithm = FedGroup(num_clusters=3, pretrain_scale=20)
     last = run(algorithm, 1000, Cohorts(20, "round_robin_first"), 300)[-1]

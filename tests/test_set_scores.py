@@ -120,7 +120,6 @@ def experiment(engine: str = "auto", names: list[str] | None = None, **changes: 
     return digits(task=task, engine=engine, data=FEW, **changes)
 
 
-@pytest.mark.long
 def test_scores_are_the_same_in_every_engine_and_change_nothing_else(tmp_path: Path):
     last = {}
     for engine in ("chain", "loop", "trainer"):
@@ -221,7 +220,6 @@ def test_outcomes_without_the_outputs_are_refused():
         outcomes_of(module, (torch.zeros(2, 1, 8, 8), ids(0, 1)))
 
 
-@pytest.mark.long
 def test_all_clients_count_in_a_run_of_one_model(tmp_path: Path):
     path = run(experiment(names=["auroc"], algorithm=FedAvg()), tmp_path).path
     last = read_table(path / "metrics.csv")[-1]

@@ -58,7 +58,6 @@ def test_a_module_that_the_cpu_refuses_is_tried_on_the_gpu(tried: list[str], mon
     assert plan.device == "cuda:0"
 
 
-@pytest.mark.long
 def test_comparisons_and_studies_are_checked_without_a_gpu(tried: list[str]):
     asked = build(base(device="cuda"))
     checked = _check_and_plan(Comparison("c", {"FedAvg": asked}, [0, 1], None))

@@ -139,7 +139,6 @@ def test_missing_layers_are_refused_with_the_existing_ones():
         ALWAYS.check(convolutions)
 
 
-@pytest.mark.long
 def test_every_table_says_that_its_rule_is_ours(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     words = ["--config", "adacfl/digits", "--tiny", "--engine", "loop"]
     assert main(["run", *words, "--run_dir", str(tmp_path / "run")]) == 0

@@ -4,12 +4,12 @@ import json
 import re
 import warnings
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
 from digits_experiment import digits
-from lanes import thinned
 from quadratic import ids, rng
 from torch import Tensor
 
@@ -38,16 +38,14 @@ def after(algorithm: Algorithm, work: QuadraticWork) -> tuple[Tensor, object]:
     return algorithm.serve(state, work.population).models, state
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("number", "algorithm"), thinned([1, 3], ALL))
+@pytest.mark.nightly
+@pytest.mark.parametrize(("number", "algorithm"), product([1, 3], ALL))
 def test_as_many_models_as_clients_have_centres(algorithm: Algorithm, number: int):
     assert len(after(replace(algorithm, num_clusters="auto"), corners(number))[0]) == number
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "algorithm", thinned([FedGroup(), IFCA(), FLHC(0), FedEM()], ids=["FedGroup", "IFCA", "FLHC", "FedEM"])
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("algorithm", [FedGroup(), IFCA(), FLHC(0), FedEM()], ids=["FedGroup", "IFCA", "FLHC", "FedEM"])
 def test_contract_is_kept(algorithm: Algorithm):
     check_algorithm(replace(algorithm, num_clusters="auto"))
 
@@ -63,7 +61,6 @@ def test_deciding_costs_a_model_each_way_for_each_client_with_data_and_its_steps
     assert auto.costs.steps - fixed.costs.steps == 35 * 3
 
 
-@pytest.mark.long
 def test_fedem_decides_from_both_halves_of_its_clients_data_which_costs_two_models_up():
     work = corners(2)
     # clients 5 and 6 have too few examples for two halves
@@ -75,7 +72,6 @@ def test_fedem_decides_from_both_halves_of_its_clients_data_which_costs_two_mode
     assert auto.costs.steps - fixed.costs.steps == 68 * 3
 
 
-@pytest.mark.long
 def test_fedem_counts_components_of_clients_that_form_no_clusters():
     shares = torch.rand(60, 3, generator=torch.Generator().manual_seed(5), dtype=torch.float64).square()
     shares /= shares.sum(1, keepdim=True)
@@ -96,7 +92,6 @@ class _NoisyHalves(QuadraticWork):
         return QuadraticWork.fit(other, models, torch.arange(len(clients)), start, weights=weights, **options)
 
 
-@pytest.mark.long
 def test_flhc_decides_from_the_updates_that_it_clusters_and_so_costs_nothing():
     work = corners(3)
     auto, fixed = FLHC(0, num_clusters="auto"), FLHC(0, num_clusters=3)

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from lanes import thinned
 from torch import Tensor
 
 import lit_cfl.algorithms
@@ -38,7 +37,6 @@ from lit_cfl.testing import QuadraticWork, check_algorithm
 ALL = [getattr(lit_cfl.algorithms, name) for name in catalogue.names("algorithms")]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", ALL)
 def test_algorithm_keeps_the_contract(kind: type[Algorithm]):
     check_algorithm(kind())
@@ -102,8 +100,7 @@ OPTIONS: list[Algorithm] = [
 ]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("algorithm", thinned(OPTIONS, ids=map(repr, OPTIONS)))
+@pytest.mark.parametrize("algorithm", OPTIONS, ids=map(repr, OPTIONS))
 def test_options_keep_the_contract(algorithm: Algorithm):
     check_algorithm(algorithm)
 

@@ -359,7 +359,6 @@ def test_limit_below_the_clients_that_each_start_a_model_is_refused():
     FedDrift(max_clusters=2, start="one").check(line(0.0, 1.0, 2.0))
 
 
-@pytest.mark.long
 def test_it_answers_as_the_authors_code_where_clusters_are_compared_on_present_data():
     with Path(__file__).with_name("feddrift_code.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
@@ -383,7 +382,6 @@ def drifting_digits(rounds: int) -> Experiment:
     )
 
 
-@pytest.mark.long
 def test_run_detects_the_clients_that_shift_in_the_round_in_which_they_do_and_resumes_to_the_bit(tmp_path: Path):
     run(drifting_digits(13), tmp_path / "whole")
     moved = {(row["round"], row["client"]) for row in read_table(tmp_path / "whole" / "shift.csv")}

@@ -195,7 +195,6 @@ def test_everyone_may_be_placed_at_the_start(two_sides: QuadraticWork):
     assert (info.down, info.up) == (4, 4 + 4)
 
 
-@pytest.mark.long
 def test_founders_are_drawn_among_all_clients(two_sides: QuadraticWork):
     drawn = torch.cat([TWO.init(two_sides, rng(seed))[0].founders for seed in range(40)])
     times = torch.bincount(drawn, minlength=8)  # each client is drawn in 4 of 8 cases, so 20 times on average

@@ -25,7 +25,6 @@ def test_fedprox_local_solution():
     assert_close(after, (work.centers[1] + 1.5 * before) / 2.5)
 
 
-@pytest.mark.long
 def test_fedprox_has_the_fixed_point_of_fedavg_for_equal_curvature():
     work, everyone = quadratic_clients(5), [torch.arange(5)] * 300
     assert_close(train(FedProx(mu=0.7), work, everyone)[-1], train(FedAvg(), work, everyone)[-1])

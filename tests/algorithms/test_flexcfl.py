@@ -262,7 +262,6 @@ def test_migrations_have_a_row_for_every_client_whose_shift_was_detected(tmp_pat
     assert len(migrations) > 0
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("metric", ["total_variation", "loss", "features"])
 def test_resumed_run_migrates_as_the_whole_one(metric: str, tmp_path: Path):
     algorithm = FlexCFL(num_clusters=2, shift_metric=metric)

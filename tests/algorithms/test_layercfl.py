@@ -237,7 +237,6 @@ def test_theorem_of_cosines_is_refused_for_distances():
     LayerCFL(gamma_max=0.3, distance="cos")
 
 
-@pytest.mark.long
 def test_run_leaves_the_scores_as_table_and_picture(pictures: None, tmp_path: Path):
     run(digits(algorithm=replace(ALWAYS, layers="auto"), rounds=2), tmp_path / "run")
     rows = read_table(tmp_path / "run" / "layers.csv")

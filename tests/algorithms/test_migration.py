@@ -1,10 +1,10 @@
 """Tests migration of clients whose data have drifted, for IFCA and FeSEM (docs/ground_truth.md, check 7)."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
-from lanes import thinned
 from quadratic import ids, rng
 from torch import Tensor
 
@@ -280,8 +280,7 @@ def test_distance_of_features_is_in_units_of_their_spread():
     assert feature_distance(now, torch.full((1, 3), torch.nan)).isnan().all()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("metric", "kind"), thinned(["loss", "features"], [IFCA, FlexCFL, FeSEM]))
+@pytest.mark.parametrize(("metric", "kind"), product(["loss", "features"], [IFCA, FlexCFL, FeSEM]))
 def test_every_method_with_migration_keeps_the_contract_with_losses_and_features(kind: type, metric: str):
     check_algorithm(kind(migrate=True, shift_metric=metric, shift_threshold=0.05))
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 from averaging import AVERAGING, COHORTS, states
 from digits_experiment import digits
-from lanes import thinned
 from quadratic import ids, quadratic_clients, rng
 from torch import Tensor, nn
 from torch.optim import SGD, Adam
@@ -80,8 +79,7 @@ def truth_for(algorithm: Algorithm) -> dict[str, Any]:
     return {"true_clusters": TRUTH if algorithm.sees_truth else None}
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("algorithm", thinned(SENDING, ids=[type(algorithm).__name__ for algorithm in SENDING]))
+@pytest.mark.parametrize("algorithm", SENDING, ids=[type(algorithm).__name__ for algorithm in SENDING])
 def test_algorithms_keep_the_contract(algorithm: Algorithm):
     check_algorithm(keeping(algorithm))
 
@@ -261,7 +259,6 @@ def test_centre_of_another_model_has_the_layers_of_the_client_too():
     assert_close(clients.kept[2], end[KEPT])
 
 
-@pytest.mark.long
 def test_server_optimizer_and_shared_layers_work_with_personal_ones():
     work = quadratic_clients(8)
     server = partial(Adam, lr=0.1)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from averaging import AVERAGING, COHORTS, states
 from digits_experiment import digits, timeless_rows
-from lanes import thinned
 from quadratic import ids, quadratic_clients, rng
 from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, Adagrad, Adam
@@ -108,8 +107,7 @@ def test_rate_one_without_momentum_is_the_plain_mean_to_the_bit(kind: type[Algor
         assert torch.equal(plain.models, served.models)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("kind", thinned(AVERAGING))
+@pytest.mark.parametrize("kind", AVERAGING)
 def test_algorithms_with_a_server_optimizer_keep_the_contract_and_it_changes_them(kind: type[Algorithm]):
     served = with_server(kind(), MOMENTUM)
     check_algorithm(served)
@@ -240,7 +238,6 @@ def test_optimizers_that_cannot_take_a_step_from_gradients_are_refused(make: Cal
         with_server(FedAvg(), make)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("algorithm", [FedGroup(num_clusters=2, pretrain_scale=2), Ditto()])
 def test_run_with_a_server_optimizer_resumes_to_the_bit(algorithm: Algorithm, tmp_path: Path):
     options = {"algorithm": algorithm, "server": partial(Adam, lr=0.01)}

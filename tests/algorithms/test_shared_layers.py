@@ -7,7 +7,6 @@ import pytest
 import torch
 from averaging import AVERAGING, COHORTS, states
 from digits_experiment import digits
-from lanes import thinned
 from quadratic import ids, quadratic_clients, rng
 from torch import Tensor, nn
 from torch.optim import SGD
@@ -75,7 +74,7 @@ def test_new_cluster_starts_from_the_shared_layers():
     assert all(torch.equal(models[:, SHARED], models[:1, SHARED].expand(len(models), -1)) for models in starts)
 
 
-@pytest.mark.parametrize("kind", thinned(AVERAGING))
+@pytest.mark.parametrize("kind", AVERAGING)
 def test_algorithms_with_shared_layers_keep_the_contract_and_share_them(kind: type[Algorithm]):
     sharing = with_shared_layers(kind(), ["conv1"])
     check_algorithm(sharing)

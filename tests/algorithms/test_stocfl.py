@@ -101,7 +101,6 @@ def test_merging_is_transitive_and_meets_tau_exactly():
     assert len(partition(ran(StoCFL(tau=0.6 + 1e-9, psi="gradient"), exactly, ids(0, 1)))) == 2
 
 
-@pytest.mark.long
 @given(st.lists(st.floats(0, 360), min_size=2, max_size=9), st.floats(-0.95, 0.95), st.randoms())
 @settings(max_examples=40, deadline=None)
 def test_first_round_of_everyone_is_single_linkage_whatever_the_order_and_scale(degrees, tau, random):

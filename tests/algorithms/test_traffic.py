@@ -77,7 +77,6 @@ def test_fedgroup_is_fedavg_after_its_cold_starts(kind: Callable[..., FedGroup])
     assert sent(algorithm, corners(), 30) == 2 * K * 30 + 2 * ALPHA * M + cold_starts
 
 
-@pytest.mark.long
 def test_flexcfl_adds_directions_and_pretraining_and_the_mix_a_tenth_of_that():  # 1,500 / 13,200 = 11.36 %
     plain = sent(FlexCFL(num_clusters=M, pretrain_scale=ALPHA), corners())
     assert plain == 2 * K * T + N * M + 2 * ALPHA * M == 13_200

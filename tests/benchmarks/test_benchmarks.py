@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow  # these tests start processes, each of which imports PyTorch
+pytestmark = pytest.mark.nightly  # these tests start processes, each of which imports PyTorch
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 NOT_NEEDED = (

@@ -30,7 +30,6 @@ def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return captured.err
 
 
-@pytest.mark.long
 def test_run_shows_progress_and_ends_with_a_table(capsys: pytest.CaptureFixture[str]):
     assert main(["run", "--config", "quickstart", "--run_dir", "here", *FAST]) == 0
     out = capsys.readouterr().out
@@ -51,7 +50,6 @@ def test_run_shows_progress_and_ends_with_a_table(capsys: pytest.CaptureFixture[
     assert len(read_table(Path("here/baseline/metrics.csv"))) == 2
 
 
-@pytest.mark.long
 def test_recorded_configuration_repeats_the_run(capsys: pytest.CaptureFixture[str]):
     assert main(["run", "--config", "quickstart", "--run_dir", "a", *FAST]) == 0
     assert main(["run", "--config", "a/config.yaml", "--run_dir", "b"]) == 0
@@ -60,7 +58,6 @@ def test_recorded_configuration_repeats_the_run(capsys: pytest.CaptureFixture[st
     assert first == second
 
 
-@pytest.mark.long
 def test_default_directory_has_name_and_time():
     assert main(["run", "--config", "quickstart", "--tiny"]) == 0
     (path,) = Path("runs").iterdir()
@@ -96,7 +93,6 @@ def test_options_that_another_algorithm_takes_from_the_file_are_named(capsys: py
     assert "with the file's" not in capsys.readouterr().out
 
 
-@pytest.mark.long
 def test_print_config_is_a_configuration(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as stopped:
         main(["run", "--config", "quickstart", "--print_config"])
@@ -224,7 +220,6 @@ def test_bad_input_is_quoted_with_its_remedy(capsys, arguments: tuple[str, ...],
     assert expected in error_of(capsys, *arguments)
 
 
-@pytest.mark.long
 def test_used_and_unwritable_directories_are_refused(capsys: pytest.CaptureFixture[str]):
     assert main(["run", "--config", "quickstart", "--tiny", "--run_dir", "a"]) == 0
     capsys.readouterr()
@@ -249,7 +244,6 @@ def test_mistakes_in_a_file_are_quoted(capsys: pytest.CaptureFixture[str]):
 OTHER_PLAN = {"plan": {"rows_mib": 7}}
 
 
-@pytest.mark.long
 def test_plan_with_resume_is_used_with_new_plan_and_otherwise_refused(capsys: pytest.CaptureFixture[str]):
     begin = "run --config quickstart --baseline null --rounds 1 --plan.lanes 3 --run_dir run"
     assert main(begin.split()) == 0
@@ -287,7 +281,7 @@ sys.exit(main.main())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("words", "code", "out"),
     [([], 7, "not flushed handlers of libraries are called\n"), (["x"], 1, "handlers of libraries are called\n")],

@@ -19,7 +19,6 @@ from lit_cfl.datamodules import Digits
 from lit_cfl.errors import Notice
 
 
-@pytest.mark.long
 def test_table_says_who_has_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     options = ("--data.num_clients", "9", "--data.newcomers", "0.3", "--seed", "5")
     assert main(["data", "--config", "quickstart", *options, "--out", str(tmp_path / "d")]) == 0
@@ -51,7 +50,6 @@ def test_sizes_of_the_true_clusters_are_a_range_only_if_they_differ(clusters: li
     assert "names of clusters  0 east, 1 north\n" in output.getvalue()
 
 
-@pytest.mark.long
 def test_pictures_and_partition_file_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["data", "--config", "quickstart", "--out", str(tmp_path / "d")]) == 0
     assert sorted(path.name for path in (tmp_path / "d").iterdir()) == [
@@ -104,7 +102,6 @@ def test_folder_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.C
     assert "choose another --out" in capsys.readouterr().err
 
 
-@pytest.mark.long
 def test_data_need_no_task_and_no_algorithm(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["data", "--data", "Digits", "--data.num_clients", "3", "--out", str(tmp_path / "d")]) == 0
     assert "3 in training" in capsys.readouterr().out

@@ -53,7 +53,6 @@ def test_a_user_without_a_home_folder_has_no_cache_and_a_note_says_so(monkeypatc
         cache_folder()
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("no_home")
 def test_a_run_needs_no_home_folder(tmp_path: Path):
     assert main(["run", "--config", "quickstart", "--tiny", "--run_dir", str(tmp_path / "run")]) == 0
@@ -75,7 +74,6 @@ def test_home_is_expanded_after_an_option(word: str, expected: str, monkeypatch:
     assert _with_home(word) == expected
 
 
-@pytest.mark.long
 def test_files_go_into_the_home_folder_and_not_into_one_named_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -186,7 +184,7 @@ def test_an_alias_of_what_it_stands_in_is_refused(text: str, tmp_path: Path):
     assert read_config(tmp_path / "twice.yaml")["d"] == [{"b": 1}, {"b": 1}]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_command_reads_and_writes_utf8_under_an_ascii_locale(tmp_path: Path):
     (tmp_path / "probe.yaml").write_text(yaml.safe_dump(QUICK | {"name": "pröbe"}, allow_unicode=True), "utf-8")
     environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": str(ROOT)}
@@ -202,7 +200,6 @@ def test_the_command_reads_and_writes_utf8_under_an_ascii_locale(tmp_path: Path)
     assert (tmp_path / "runs" / "pröbe-data" / "partition.npz").exists()
 
 
-@pytest.mark.long
 def test_each_text_file_is_opened_in_utf8():
     """By default, `read_text()` uses the locale's encoding, which differs between machines."""
     wrong, seen = [], 0

@@ -21,13 +21,11 @@ def found(updates: Tensor, most: int = 10, seed: int = 0) -> int:
     return number_of_clusters(updates, most, torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("sizes", [[20, 20], [12, 12, 12], [30, 10, 10, 10], [8] * 6])
 def test_bundles_are_counted(sizes: list[int]):
     assert found(bundles(sizes)) == len(sizes)
 
 
-@pytest.mark.long
 def test_one_bundle_and_mere_noise_are_one_cluster():
     assert found(bundles([40])) == 1
     noise = torch.randn(60, 20, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -43,7 +41,6 @@ def test_number_is_at_most_the_one_asked_for_and_a_quarter_of_the_clients():
     assert found(updates, most=1) == 1
 
 
-@pytest.mark.long
 def test_length_of_updates_does_not_matter_and_the_rng_decides_all_draws():
     updates = bundles([12, 12, 12])
     lengths = torch.linspace(0.5, 9, len(updates), dtype=torch.float64)[:, None]

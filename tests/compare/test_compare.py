@@ -102,7 +102,6 @@ def seen_by(monkeypatch: pytest.MonkeyPatch, *kinds: type[Algorithm]) -> dict[st
     return seen
 
 
-@pytest.mark.long
 def test_all_algorithms_have_the_same_clients_cohorts_and_initial_weights(monkeypatch: pytest.MonkeyPatch):
     seen = seen_by(monkeypatch, FedAvg, IFCA)
     words = ("--algorithms", "FedAvg", "IFCA", "--seeds", "3", "5", "--selection", "uniform", "--compare_dir", "c")
@@ -119,7 +118,6 @@ def test_all_algorithms_have_the_same_clients_cohorts_and_initial_weights(monkey
     assert prints["FedAvg", 3] == prints["IFCA", 3] != prints["FedAvg", 5] == prints["IFCA", 5]
 
 
-@pytest.mark.long
 def test_data_shift_in_the_same_way_for_all_algorithms():
     words = ["compare", "--config", "flexcfl/digits", "--rounds", "4", "--local.epochs", "1", "--num_cpus", "1"]
     assert main([*words, "--algorithms", "FedAvg", "FlexCFL", "--seeds", "0", "1", "--compare_dir", "c"]) == 0
@@ -129,7 +127,6 @@ def test_data_shift_in_the_same_way_for_all_algorithms():
     assert moved["FedAvg"][0] != moved["FedAvg"][1]
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("figures")
 def test_the_tables_hold_what_the_runs_left(capsys: pytest.CaptureFixture[str]):
     words = ("--algorithms", "FedAvg", "IFCA", "--IFCA.num_clusters", "2", "--seeds", "0", "1", "--target", "0.12")
@@ -172,7 +169,6 @@ def test_the_tables_hold_what_the_runs_left(capsys: pytest.CaptureFixture[str]):
     assert main(["run", "--resume", "c/IFCA/seed-1", "--quiet"]) == 0  # each run has a complete run directory
 
 
-@pytest.mark.long
 def test_one_seed_has_no_interval_and_a_method_that_needs_all_is_marked(capsys: pytest.CaptureFixture[str]):
     words = ("--algorithms", "FedAvg", "FLHC", "--FLHC.warmup_rounds", "1", "--FLHC.num_clusters", "2")
     assert main([*SMALL, *words, "--compare_dir", "c"]) == 0
@@ -187,7 +183,6 @@ def test_one_seed_has_no_interval_and_a_method_that_needs_all_is_marked(capsys: 
     assert FLHC.needs_all(FLHC(warmup_rounds=1), 1)
 
 
-@pytest.mark.long
 def test_a_failed_run_does_not_lose_the_others(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     Path("own_failing.py").write_text(OWN)
     words = ("--algorithms", "FedAvg", "own_failing.Fails", "Ditto", "--seeds", "1", "--compare_dir", "c")
@@ -207,7 +202,6 @@ def test_a_failed_run_does_not_lose_the_others(capsys: pytest.CaptureFixture[str
     assert table("c/results.csv")[1]["test_mean"] == table("c/results.csv")[0]["test_mean"]
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("copied")
 def test_a_finished_comparison_is_not_run_again(finished: tuple[Path, str], capsys: pytest.CaptureFixture[str]):
     assert finished[1] == f"{finished[0]}\n"
@@ -223,7 +217,6 @@ def test_a_finished_comparison_is_not_run_again(finished: tuple[Path, str], caps
     assert {row["target"] for row in table("c/results.csv")} == {0.05}
 
 
-@pytest.mark.long
 def test_the_number_of_clusters_is_the_files_or_has_to_be_given():
     names, own = ("IFCA", "two", "l2", "FLUX"), ("--two.num_clusters", "2", "--l2.assign_with_l2", "true")
     given = read_arguments([*SMALL[1:], "--algorithms", "IFCA", "two=IFCA", "l2=IFCA", "FLUX", *own])
@@ -238,7 +231,6 @@ def test_the_number_of_clusters_is_the_files_or_has_to_be_given():
     assert len({id(one.data) for one in plan.experiments.values()}) == 1  # the data are loaded once
 
 
-@pytest.mark.long
 def test_an_algorithm_that_finds_the_number_of_clusters_needs_none():
     given = read_arguments(["--config", "fedavg/digits", "--algorithms", "FLUX"])
     plan, notices = plan_comparison(given)
@@ -246,7 +238,6 @@ def test_an_algorithm_that_finds_the_number_of_clusters_needs_none():
     assert not notices
 
 
-@pytest.mark.long
 def test_a_clustering_after_the_last_round_is_noted_before_the_runs_and_below_the_table(
     capsys: pytest.CaptureFixture[str],
 ):
@@ -260,7 +251,6 @@ def test_a_clustering_after_the_last_round_is_noted_before_the_runs_and_below_th
     assert f"\n- split {late}\n" in Path("done/results.md").read_text().replace("\\_", "_")
 
 
-@pytest.mark.long
 def test_dry_run_checks_and_writes_nothing(capsys: pytest.CaptureFixture[str]):
     assert main([*SMALL, "--algorithms", "FedAvg", "IFCA", "--seeds", "[0,1,2]", "--dry-run"]) == 0
     out = capsys.readouterr().out
@@ -269,7 +259,6 @@ def test_dry_run_checks_and_writes_nothing(capsys: pytest.CaptureFixture[str]):
     assert not Path("runs").exists()
 
 
-@pytest.mark.long
 def test_a_comparison_is_neither_started_twice_nor_resumed_when_damaged(capsys: pytest.CaptureFixture[str]):
     words = [*SMALL, "--algorithms", "FedAvg", "--compare_dir", "c"]
     assert main(words) == 0
@@ -287,7 +276,6 @@ def test_a_comparison_is_neither_started_twice_nor_resumed_when_damaged(capsys: 
     assert "compare.yaml does not end with its digest" in capsys.readouterr().err
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("copied")
 def test_other_clients_under_one_seed_are_noted(capsys: pytest.CaptureFixture[str]):
     saved = torch.load("c/Ditto/seed-0/checkpoint.pt", weights_only=True)
@@ -298,7 +286,6 @@ def test_other_clients_under_one_seed_are_noted(capsys: pytest.CaptureFixture[st
     assert "Warning: under seed 0 the runs do not share one partition: nothing is paired." in capsys.readouterr().out
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("copied")
 def test_lost_files_of_a_finished_run_are_named_or_written_again(capsys: pytest.CaptureFixture[str]):
     tables = [Path("c", name).read_bytes() for name in ("results.csv", "runs.csv")]
@@ -356,7 +343,6 @@ def test_as_many_runs_at_once_as_there_are_cores_for_their_threads(monkeypatch: 
     assert processes(Plan(device="cuda:0"), None, 30) == 3
 
 
-@pytest.mark.long
 def test_a_tiny_comparison_says_that_it_is_not_paired():
     assert main([*SMALL, "--algorithms", "FedAvg", "--seeds", "4", "--compare_dir", "c", "--tiny"]) == 0
     (row,) = table("c/runs.csv")
@@ -364,7 +350,6 @@ def test_a_tiny_comparison_says_that_it_is_not_paired():
     assert "not paired" in Path("c/results.md").read_text()
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("figures")
 def test_full_disk_at_the_end_leaves_what_is_known_on_the_screen(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -397,7 +382,6 @@ def test_full_disk_at_the_end_leaves_what_is_known_on_the_screen(
 WORDS = [*SMALL[3:], "--pictures.formats", "[]"]
 
 
-@pytest.mark.long
 def test_tables_are_those_of_the_command():
     found = lit_cfl.compare("quickstart", ["FedAvg", "Ditto"], [0, 1], WORDS, compare_dir="python")
     assert isinstance(found, ComparisonTables)
@@ -420,7 +404,6 @@ def test_tables_are_those_of_the_command():
     assert list(again.results["target"]) == [0.01, 0.01]
 
 
-@pytest.mark.long
 def test_content_of_a_configuration_takes_the_place_of_a_file():
     content = lit_cfl.load_experiment("quickstart", ["--seeds", "[3]"]).to_dict()
     found = lit_cfl.compare(content, ["FedAvg", "two=IFCA"], words=[*WORDS, "--two.num_clusters", "2"])

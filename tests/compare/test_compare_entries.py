@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from lanes import every_third
 from small_comparison import SMALL
 from test_compare import OWN
 
@@ -243,65 +242,63 @@ def test_server_shared_and_personal_layers_may_belong_to_one_entry():
     assert ditto.words == ("--algorithm.personal.length", "2")  # an option of Ditto itself
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    every_third(
-        [
-            ("--algorithms FedAvg", "give a file: --config quickstart"),
-            ("--config quickstart", "give --algorithms"),
-            ("--config quickstrat --algorithms FedAvg", "(did you mean quickstart?)"),
-            ("--config quickstart --algorithms FedAvg FedAvgg", "(did you mean FedAvg?)"),
-            ("--config quickstart --algorithms FedAvg ifca/digitz", "(did you mean ifca/digits?)"),
-            ("--config quickstart --algorithms FedAvg tune/quickstart", "names no algorithm"),
-            ("--config quickstart --algorithms FedAvg ifca", "ifca: 'ifca' is not known (did you mean IFCA?)"),
-            ("--config quickstart --algorithms IFCA IFCA", "IFCA twice; give each a separate name: A=IFCA B=IFCA"),
-            ("--config quickstart --algorithms A=IFCA A=FedAvg", "A twice; give each a separate name: A=IFCA B=FedAvg"),
-            ("--config quickstart --algorithms FedAvg fedavg/digits", "name: A=FedAvg B=fedavg/digits"),
-            (
-                "--config quickstart --algorithms FedAvg IFCA --IFCA.rounds 3",
-                "--IFCA.rounds: rounds is the same for all compared algorithms; give --rounds, without IFCA",
-            ),
-            ("--config quickstart --algorithms IFCA --IFCA.task.net=MLP", "give --task.net, without IFCA"),
-            ("--config quickstart --algorithms x=", "x: '' is not known. Known: "),
-            ("--config quickstart --algorithms FedAvg IFCA --num_clusters 3", "begin with its name (--IFCA.OPTION)"),
-            ("--config quickstart --algorithms a/b=IFCA", "'a/b' cannot be an algorithm's name"),
-            (r"--config quickstart --algorithms a\b=IFCA", "cannot be an algorithm's name"),
-            ("--config quickstart --algorithms data=IFCA", "'data' is an option of experiments"),
-            ("--config fedavg/digits --algorithms FedAvg IFCA", "give it: --IFCA.num_clusters 4"),
-            ("--config quickstart --algorithms own_failing.Needs", "needs strength; give --Needs.strength VALUE"),
-            ("--config quickstart --algorithms IFCA --IFAC.num_clusters 4", "'IFAC' (did you mean IFCA?)"),
-            ("--config quickstart --algorithms IFCA --IFCA.num_cluster 4", "(did you mean num_clusters?)"),
-            (
-                "--config quickstart --algorithms IFCA --IFCA.num_clusters x",
-                "IFCA.num_clusters: 'x' is not a whole number",
-            ),
-            ("--config quickstart --algorithms FedAvg IFCA --IFCA.num_clusters 41", "IFCA, seed 0: num_clusters is 41"),
-            ("--config quickstart --algorithms IFCA --IFCA.lr 1", "'lr' (did you mean --IFCA.task.optimizer.lr?)"),
-            ("--config quickstart --algorithms IFCA --seeds 0 0", "seeds is [0, 0]"),
-            ("--config quickstart --algorithms IFCA --seeds 0 x", "'x' is not a seed"),
-            ("--config quickstart --algorithms IFCA --seed 3", "give --seeds"),
-            ("--config quickstart --algorithms IFCA --num_seeds 3", "give --seeds, such as --seeds 0 1 2"),
-            ("--config quickstart --algorithms IFCA --algorithm.num_clusters 3", "options by its name"),
-            (
-                "--config quickstart --algorithms IFCA --device cuda:1",
-                "sees one GPU, which is cuda:0 there: give cuda, and",
-            ),
-            ("--config quickstart --algorithms IFCA --round 3", "(did you mean --rounds?)"),
-            ("--config quickstart --algorithms IFCA --cohort_size 41", "cohort_size is 41, but there are 40 clients"),
-            ("--config quickstart --algorithms IFCA --target 80", "--target is 80"),
-            ("--config quickstart --algorithms IFCA --num_cpus 4096", "are available; give"),
-            (
-                "--config quickstart --algorithms IFCA --compare_dir run",
-                "already holds a run; choose another --compare_dir",
-            ),
-            ("--config quickstart --algorithms FedAvg --target 0,5", "--target: '0,5' is not a number; write 0.5"),
-            ("--config quickstart --algorithms FedAvg --num_cpus two", "--num_cpus: 'two' is not a whole number"),
-            ("--resume nowhere", "holds no comparison to resume"),
-            ("--resume nowhere --rounds 3", "leave out --rounds"),
-            ("--resume nowhere elsewhere", "leave out elsewhere"),
-        ]
-    ),
+    [
+        ("--algorithms FedAvg", "give a file: --config quickstart"),
+        ("--config quickstart", "give --algorithms"),
+        ("--config quickstrat --algorithms FedAvg", "(did you mean quickstart?)"),
+        ("--config quickstart --algorithms FedAvg FedAvgg", "(did you mean FedAvg?)"),
+        ("--config quickstart --algorithms FedAvg ifca/digitz", "(did you mean ifca/digits?)"),
+        ("--config quickstart --algorithms FedAvg tune/quickstart", "names no algorithm"),
+        ("--config quickstart --algorithms FedAvg ifca", "ifca: 'ifca' is not known (did you mean IFCA?)"),
+        ("--config quickstart --algorithms IFCA IFCA", "IFCA twice; give each a separate name: A=IFCA B=IFCA"),
+        ("--config quickstart --algorithms A=IFCA A=FedAvg", "A twice; give each a separate name: A=IFCA B=FedAvg"),
+        ("--config quickstart --algorithms FedAvg fedavg/digits", "name: A=FedAvg B=fedavg/digits"),
+        (
+            "--config quickstart --algorithms FedAvg IFCA --IFCA.rounds 3",
+            "--IFCA.rounds: rounds is the same for all compared algorithms; give --rounds, without IFCA",
+        ),
+        ("--config quickstart --algorithms IFCA --IFCA.task.net=MLP", "give --task.net, without IFCA"),
+        ("--config quickstart --algorithms x=", "x: '' is not known. Known: "),
+        ("--config quickstart --algorithms FedAvg IFCA --num_clusters 3", "begin with its name (--IFCA.OPTION)"),
+        ("--config quickstart --algorithms a/b=IFCA", "'a/b' cannot be an algorithm's name"),
+        (r"--config quickstart --algorithms a\b=IFCA", "cannot be an algorithm's name"),
+        ("--config quickstart --algorithms data=IFCA", "'data' is an option of experiments"),
+        ("--config fedavg/digits --algorithms FedAvg IFCA", "give it: --IFCA.num_clusters 4"),
+        ("--config quickstart --algorithms own_failing.Needs", "needs strength; give --Needs.strength VALUE"),
+        ("--config quickstart --algorithms IFCA --IFAC.num_clusters 4", "'IFAC' (did you mean IFCA?)"),
+        ("--config quickstart --algorithms IFCA --IFCA.num_cluster 4", "(did you mean num_clusters?)"),
+        (
+            "--config quickstart --algorithms IFCA --IFCA.num_clusters x",
+            "IFCA.num_clusters: 'x' is not a whole number",
+        ),
+        ("--config quickstart --algorithms FedAvg IFCA --IFCA.num_clusters 41", "IFCA, seed 0: num_clusters is 41"),
+        ("--config quickstart --algorithms IFCA --IFCA.lr 1", "'lr' (did you mean --IFCA.task.optimizer.lr?)"),
+        ("--config quickstart --algorithms IFCA --seeds 0 0", "seeds is [0, 0]"),
+        ("--config quickstart --algorithms IFCA --seeds 0 x", "'x' is not a seed"),
+        ("--config quickstart --algorithms IFCA --seed 3", "give --seeds"),
+        ("--config quickstart --algorithms IFCA --num_seeds 3", "give --seeds, such as --seeds 0 1 2"),
+        ("--config quickstart --algorithms IFCA --algorithm.num_clusters 3", "options by its name"),
+        (
+            "--config quickstart --algorithms IFCA --device cuda:1",
+            "sees one GPU, which is cuda:0 there: give cuda, and",
+        ),
+        ("--config quickstart --algorithms IFCA --round 3", "(did you mean --rounds?)"),
+        ("--config quickstart --algorithms IFCA --cohort_size 41", "cohort_size is 41, but there are 40 clients"),
+        ("--config quickstart --algorithms IFCA --target 80", "--target is 80"),
+        ("--config quickstart --algorithms IFCA --num_cpus 4096", "are available; give"),
+        (
+            "--config quickstart --algorithms IFCA --compare_dir run",
+            "already holds a run; choose another --compare_dir",
+        ),
+        ("--config quickstart --algorithms FedAvg --target 0,5", "--target: '0,5' is not a number; write 0.5"),
+        ("--config quickstart --algorithms FedAvg --num_cpus two", "--num_cpus: 'two' is not a whole number"),
+        ("--resume nowhere", "holds no comparison to resume"),
+        ("--resume nowhere --rounds 3", "leave out --rounds"),
+        ("--resume nowhere elsewhere", "leave out elsewhere"),
+    ],
 )
 def test_mistakes_are_named_before_anything_runs(capsys: pytest.CaptureFixture[str], arguments: str, expected: str):
     Path("own_failing.py").write_text(OWN)

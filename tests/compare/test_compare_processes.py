@@ -63,7 +63,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path / "c"
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_killed_in_the_middle_and_resumed_it_gives_the_same_table(whole: Path, output: Path):
     child = in_child([*start("FedAvg", "IFCA"), "--num_cpus", "1"])
     half = Path("c/IFCA/seed-1/metrics.csv")
@@ -80,7 +80,7 @@ def test_killed_in_the_middle_and_resumed_it_gives_the_same_table(whole: Path, o
     assert Path("c/IFCA/seed-1/environment.json").read_text() == before  # the run was resumed, not started again
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_an_interrupted_comparison_names_the_command_to_resume(whole: Path, output: Path):
     child = in_child([*start("FedAvg", "IFCA"), "--num_cpus", "1", "--checkpoint.every_seconds", "60"])
     wait_for(Path("c/IFCA/seed-1/metrics.csv"), "\n3,")
@@ -92,7 +92,6 @@ def test_an_interrupted_comparison_names_the_command_to_resume(whole: Path, outp
     assert contents(Path("c")) == contents(whole)
 
 
-@pytest.mark.long
 def test_two_processes_cannot_work_on_one_comparison(output: Path, capsys: pytest.CaptureFixture[str]):
     child = in_child([*start("FedAvg", "IFCA"), "--num_cpus", "1", "--rounds", "200"])
     wait_for(Path("c/FedAvg/seed-1/metrics.csv"), "\n1,")
@@ -131,7 +130,6 @@ def test_a_worker_that_dies_is_a_failed_run():
     )
 
 
-@pytest.mark.long
 def test_what_a_worker_has_to_say_comes_with_its_outcome(
     pictures: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

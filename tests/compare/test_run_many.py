@@ -13,7 +13,6 @@ SMALL = ["--data.num_clients", "8", "--cohort_size", "2", "--rounds", "2", "--lo
 SMALL += ["--pictures.formats", "[]", "--algorithm", "FedAvg"]
 
 
-@pytest.mark.long
 def test_every_seed_runs_once_in_its_folder_and_failures_are_returned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

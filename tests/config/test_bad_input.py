@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from lanes import every_third
 
 from lit_cfl.cli.main import main
 from lit_cfl.config import catalogue
 from lit_cfl.config.files import read_config
 from lit_cfl.datamodules import Digits
 from lit_cfl.rounds import Cohorts
+
+pytestmark = pytest.mark.nightly  # a table of tests states these facts
 
 QUICK = yaml.safe_load(catalogue.configs()["quickstart"].read_text())
 FILES = {
@@ -90,159 +91,157 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
 
 @pytest.mark.parametrize(
     ("words", "expected"),
-    every_third(
-        [
-            (RUN + "--task.optimizer.lr -1", "task.optimizer cannot be made: Invalid learning rate: -1.0"),
-            (RUN + "--task.optimizer torch.optim.SDG", "'torch.optim.SDG' is not an optimizer (did you mean SGD?)"),
-            (RUN + "--task.net MLP --task.net.hidden -4", "MLP.hidden is -4; it must be 1 or more"),
-            (RUN + "--algorithm wrong_syntax.Mine", "wrong_syntax.py, line 1: SyntaxError: invalid syntax"),
-            (RUN + "--data wrong_syntax.Mine", "wrong_syntax.py, line 1: SyntaxError: invalid syntax"),
-            (RUN + "--task.net wrong_syntax.Mine", "wrong_syntax.py, line 1: SyntaxError: invalid syntax"),
-            (RUN + "--algorithm wrong_import.Mine", "wrong_import.py, line 3: RuntimeError: no licence"),
-            (RUN + "--task wrong_import.Mine", "wrong_import.py, line 3: RuntimeError: no licence"),
-            (RUN + "--task.net wrong_import.Mine", "wrong_import.py, line 3: RuntimeError: no licence"),
-            (
-                RUN + "--algorithm wrong_class.Mine",
-                "algorithm: 'wrong_class.Mine' is not a subclass of Algorithm; derive it from ",
-            ),
-            (
-                RUN + "--data wrong_class.Mine",
-                "data: 'wrong_class.Mine' is not a subclass of FederatedDataModule; derive it from ",
-            ),
-            (
-                RUN + "--task wrong_class.Mine",
-                "task: 'wrong_class.Mine' is not a subclass of LightningModule; derive it from ",
-            ),
-            (
-                RUN + "--task.net wrong_class.Mine",
-                "task.net: 'wrong_class.Mine' is not a subclass of Module; derive it from torch.nn",
-            ),
-            (RUN + "--algorithm wrong_class.Mien", "wrong_class has no class 'Mien' (did you mean Mine?)"),
-            (RUN + "--task.net wrong_net.Net", "Net raised ZeroDivisionError: division by zero (in "),
-            (RUN + "--seed 1 --seeds [2,3]", "seed and seeds are both given; leave one of them out"),
-            (RUN + "--seed -1", "seeds is [-1]; give numbers of 0 or more"),
-            (RUN + "--evaluation.clients 100", "evaluation.clients is 100, but only 40 clients take part"),
-            (RUN + "--rounds null", "rounds is null; give a whole number, or leave it out"),
-            (RUN + "--algorithm FedAvg --local.epochs abc", "local.epochs: 'abc' is not a whole number"),
-            (
-                RUN + "--data my/own.csv",
-                "'my/own.csv' is a file, not a data module; give it as the source: --data.source",
-            ),
-            (RUN + "--data own.npz", "data: 'own.npz' is a file, not a data module"),
-            (RUN + "--tracking.loggers my.Logger", "there is no module 'my': put my.py next to the YAML"),
-            (RUN + "--tracking.wandb on", "tracking.wandb: 'on' is not one of online, offline, disabled"),
-            (RUN + "--data.num_clients 0", "num_clients is 0 and min_size 1; give 1 or more for both"),
-            (
-                RUN + "--data.partition_file text.npz",
-                "is not a .npz file, or holds objects (not a zip archive)",
-            ),
-            (
-                RUN + "--data ArrayData --data.source text.npz",
-                "text.npz is damaged, is not a .npz file, or holds",
-            ),
-            (RUN + "--data ArrayData --data.source huge.npz", "huge.npz is damaged, or too large for the memory"),
-            ("run --config list.yaml", "list.yaml holds a list instead of options; write one per line, such as rounds"),
-            ("run --config empty.yaml", "empty.yaml holds nothing instead of options"),
-            (
-                "run --config visits.csv",
-                "visits.csv is a table, not an experiment; name it in an experiment as the source",
-            ),
-            ("run --config word.yaml", "word.yaml holds only 'rounds' instead of options"),
-            ("run --config open.yaml", "open.yaml is not a YAML file: line 2, column 5: "),
-            (
-                "run --config indent.yaml",
-                "line 3, column 14: mapping values are not allowed in this context; indent the",
-            ),
-            (
-                "run --config quote.yaml",
-                "found unexpected end of stream while scanning a quoted scalar that begins in line 1",
-            ),
-            (
-                RUN + "--config colon.yaml",
-                "local: 'epochs:5' is not an option; write a space after the colon: epochs: 5",
-            ),
-            ("run --config tab.yaml", "line 2 has a tab, which YAML does not allow there; use spaces"),
-            ("run --config star.yaml", "line 2: YAML takes *bn for an alias; write it in quotes: '*bn'"),
-            ("run --config glued.yaml", "line 1 has no value; write a space after the colon: cohort_size: 5"),
-            ("run --config latin.yaml", "latin.yaml is not UTF-8 text: "),
-            (
-                "run --config octal.yaml",
-                "octal.yaml, line 2: 010 is 8 in YAML, which reads it in base 8; write 10 or 8",
-            ),
-            (
-                "run --config sixty.yaml",
-                "sixty.yaml, line 1: 1:30 is 90 in YAML, which reads it in base 60; write 90",
-            ),
-            ("run --config comma.yaml", "comma.yaml, line 2: lr: 0,05 has a decimal comma; write lr: 0.05"),
-            ("data --config share.yaml", "line 2: validation: 0,2 has a decimal comma; write validation: 0.2"),
-            ("run --config rate.yaml", "rate.yaml, line 1: 1:30.5 is 90.5 in YAML"),
-            ("tune --config sixty.yaml", "sixty.yaml, line 1: 1:30 is 90 in YAML"),
-            ("run --resume twice.yaml", "twice.yaml holds no run to resume"),
-            ("run --config twice.yaml", "twice.yaml gives 'rounds' twice, in lines "),
-            ("run --config within.yaml", "within.yaml gives 'epochs' twice, in lines 1 and 1"),
-            ("data --config twice.yaml", "twice.yaml gives 'rounds' twice, in lines "),
-            ("compare --config twice.yaml --algorithms FedAvg IFCA", "twice.yaml gives 'rounds' twice, in lines "),
-            ("tune --config twice_space.yaml", "twice_space.yaml gives 'space' twice, in lines 1 and 2"),
-            ("launch --config twice_space.yaml --address http://x:8265", "twice_space.yaml gives 'space' twice"),
-            (
-                RUN + "--algorithm wrong_package.Mine",
-                "wrong_package.py, line 2: ModuleNotFoundError: No module named "
-                "'pandoras_box'; install the package that has it",
-            ),
-            (RUN + "--task.net wrong_package.Mine", "wrong_package.py, line 2: ModuleNotFoundError: No module named "),
-            (
-                RUN + "--task.optimizer torch.optm.SGD",
-                "there is no module 'torch.optm' (did you mean torch.optim?) in the package torch",
-            ),
-            (RUN + "--algorithm no_such_file.Mine", "there is no module 'no_such_file': put no_such_file.py next to"),
-            ("run --config nothing.yaml", "rounds is null; give a whole number, or leave it out"),
-            ("run --config without_epochs.yaml", "local.epochs is null; give a whole number, or leave it out"),
-            ("run --config dotted.yaml", "local.epochs is null; give a whole number, or leave it out"),
-            (RUN + "--local group.yaml", "local.epochs is null; give a whole number, or leave it out"),
-            ("run --config no_class.yaml", "algorithm names no class; write algorithm: {class_path: NAME, init_args: "),
-            (
-                "run --config beside.yaml",
-                "beside.yaml: algorithm: 'num_clusters' is next to class_path; write options "
-                "under init_args: {class_path: FedGroup, init_args: {num_clusters: 4}}",
-            ),
-            ("run --config rate_beside.yaml", "rate_beside.yaml: task.optimizer: 'lr' is next to class_path"),
-            ("run --config empty_arguments.yaml", "algorithm: init_args is null; write options below it, one per line"),
-            ("run --config empty_group.yaml", "local is null; give its options, or leave it out"),
-            (
-                "compare --config empty_group.yaml --algorithms FedAvg",
-                "local is null; give its options, or leave it out",
-            ),
-            ("run --config several.yaml", "is not a class of Algorithm"),
-            ("run --config year.yaml", "name: 2024 is not text; write it in quotes: '2024'"),
-            ("run --config both_seeds.yaml", "seed and seeds are both given"),
-            ("list foo", "there is no list 'foo'"),
-            ("list confgis", "(did you mean configs?). Known lists: "),
-            (RUN + "--config=", "--config is empty; give a file"),
-            (RUN + "--task.optimizer.lr nan", "task.optimizer.lr: 'nan' is not a number"),
-            (RUN + "--dropout 12,5%", "dropout: '12,5%' is not a number; write 0.125"),
-            (
-                RUN + "--data.newcomers Zurich",
-                "is not a number; give a share of the clients, such as 0.2. To hold out certain",
-            ),
-            (RUN + "--data.newcomers 20%", "data.newcomers: '20%' is not a number; write 0.2"),
-            (RUN + "--cohort_size 0.1", "cohort_size: '0.1' is not a whole number; give the number of clients in each"),
-            (RUN + "--cohort_size 10%", "cohort_size: '10%' is not a whole number; give the number of clients in each"),
-            (RUN + "--local.batch_size ful", "local.batch_size: 'ful' is not a whole number or the word full"),
-            (RUN + "--local.epochs 0", "error: epochs is 0; give 1 or more"),
-            (RUN + "--evaluation.fine_tune.length 0", "length is 0; a budget of 0 epochs trains nothing; give 1 or"),
-            (RUN + "--task.optimizer.lr 0,05", "task.optimizer.lr: '0,05' is not a number; write 0.05"),
-            (RUN + "--task.optimizer.lr .nan", "the learning rate is nan; give a number of 0 or more"),
-            (RUN + "--task.optimizer.lr .inf", "the learning rate is inf; give a number of 0 or more"),
-            (
-                RUN + "--stop.target 90 --data.validation 0.2",
-                "val/weighted_accuracy is a share; give a number above 0 and at most 1, such as 0.9",
-            ),
-            ("dashboard --foo", "unrecognized arguments: --foo; its options: --project, --entity, --name, "),
-            ("evaluate", "the following arguments are required: run_dir; see lit-cfl evaluate --help"),
-            ("--foo", "unrecognized arguments: --foo; its options: --version, --help; see lit-cfl --help"),
-            ("report runs/x --fig figures", "unrecognized arguments: --fig figures (did you mean --figures?)"),
-        ]
-    ),
+    [
+        (RUN + "--task.optimizer.lr -1", "task.optimizer cannot be made: Invalid learning rate: -1.0"),
+        (RUN + "--task.optimizer torch.optim.SDG", "'torch.optim.SDG' is not an optimizer (did you mean SGD?)"),
+        (RUN + "--task.net MLP --task.net.hidden -4", "MLP.hidden is -4; it must be 1 or more"),
+        (RUN + "--algorithm wrong_syntax.Mine", "wrong_syntax.py, line 1: SyntaxError: invalid syntax"),
+        (RUN + "--data wrong_syntax.Mine", "wrong_syntax.py, line 1: SyntaxError: invalid syntax"),
+        (RUN + "--task.net wrong_syntax.Mine", "wrong_syntax.py, line 1: SyntaxError: invalid syntax"),
+        (RUN + "--algorithm wrong_import.Mine", "wrong_import.py, line 3: RuntimeError: no licence"),
+        (RUN + "--task wrong_import.Mine", "wrong_import.py, line 3: RuntimeError: no licence"),
+        (RUN + "--task.net wrong_import.Mine", "wrong_import.py, line 3: RuntimeError: no licence"),
+        (
+            RUN + "--algorithm wrong_class.Mine",
+            "algorithm: 'wrong_class.Mine' is not a subclass of Algorithm; derive it from ",
+        ),
+        (
+            RUN + "--data wrong_class.Mine",
+            "data: 'wrong_class.Mine' is not a subclass of FederatedDataModule; derive it from ",
+        ),
+        (
+            RUN + "--task wrong_class.Mine",
+            "task: 'wrong_class.Mine' is not a subclass of LightningModule; derive it from ",
+        ),
+        (
+            RUN + "--task.net wrong_class.Mine",
+            "task.net: 'wrong_class.Mine' is not a subclass of Module; derive it from torch.nn",
+        ),
+        (RUN + "--algorithm wrong_class.Mien", "wrong_class has no class 'Mien' (did you mean Mine?)"),
+        (RUN + "--task.net wrong_net.Net", "Net raised ZeroDivisionError: division by zero (in "),
+        (RUN + "--seed 1 --seeds [2,3]", "seed and seeds are both given; leave one of them out"),
+        (RUN + "--seed -1", "seeds is [-1]; give numbers of 0 or more"),
+        (RUN + "--evaluation.clients 100", "evaluation.clients is 100, but only 40 clients take part"),
+        (RUN + "--rounds null", "rounds is null; give a whole number, or leave it out"),
+        (RUN + "--algorithm FedAvg --local.epochs abc", "local.epochs: 'abc' is not a whole number"),
+        (
+            RUN + "--data my/own.csv",
+            "'my/own.csv' is a file, not a data module; give it as the source: --data.source",
+        ),
+        (RUN + "--data own.npz", "data: 'own.npz' is a file, not a data module"),
+        (RUN + "--tracking.loggers my.Logger", "there is no module 'my': put my.py next to the YAML"),
+        (RUN + "--tracking.wandb on", "tracking.wandb: 'on' is not one of online, offline, disabled"),
+        (RUN + "--data.num_clients 0", "num_clients is 0 and min_size 1; give 1 or more for both"),
+        (
+            RUN + "--data.partition_file text.npz",
+            "is not a .npz file, or holds objects (not a zip archive)",
+        ),
+        (
+            RUN + "--data ArrayData --data.source text.npz",
+            "text.npz is damaged, is not a .npz file, or holds",
+        ),
+        (RUN + "--data ArrayData --data.source huge.npz", "huge.npz is damaged, or too large for the memory"),
+        ("run --config list.yaml", "list.yaml holds a list instead of options; write one per line, such as rounds"),
+        ("run --config empty.yaml", "empty.yaml holds nothing instead of options"),
+        (
+            "run --config visits.csv",
+            "visits.csv is a table, not an experiment; name it in an experiment as the source",
+        ),
+        ("run --config word.yaml", "word.yaml holds only 'rounds' instead of options"),
+        ("run --config open.yaml", "open.yaml is not a YAML file: line 2, column 5: "),
+        (
+            "run --config indent.yaml",
+            "line 3, column 14: mapping values are not allowed in this context; indent the",
+        ),
+        (
+            "run --config quote.yaml",
+            "found unexpected end of stream while scanning a quoted scalar that begins in line 1",
+        ),
+        (
+            RUN + "--config colon.yaml",
+            "local: 'epochs:5' is not an option; write a space after the colon: epochs: 5",
+        ),
+        ("run --config tab.yaml", "line 2 has a tab, which YAML does not allow there; use spaces"),
+        ("run --config star.yaml", "line 2: YAML takes *bn for an alias; write it in quotes: '*bn'"),
+        ("run --config glued.yaml", "line 1 has no value; write a space after the colon: cohort_size: 5"),
+        ("run --config latin.yaml", "latin.yaml is not UTF-8 text: "),
+        (
+            "run --config octal.yaml",
+            "octal.yaml, line 2: 010 is 8 in YAML, which reads it in base 8; write 10 or 8",
+        ),
+        (
+            "run --config sixty.yaml",
+            "sixty.yaml, line 1: 1:30 is 90 in YAML, which reads it in base 60; write 90",
+        ),
+        ("run --config comma.yaml", "comma.yaml, line 2: lr: 0,05 has a decimal comma; write lr: 0.05"),
+        ("data --config share.yaml", "line 2: validation: 0,2 has a decimal comma; write validation: 0.2"),
+        ("run --config rate.yaml", "rate.yaml, line 1: 1:30.5 is 90.5 in YAML"),
+        ("tune --config sixty.yaml", "sixty.yaml, line 1: 1:30 is 90 in YAML"),
+        ("run --resume twice.yaml", "twice.yaml holds no run to resume"),
+        ("run --config twice.yaml", "twice.yaml gives 'rounds' twice, in lines "),
+        ("run --config within.yaml", "within.yaml gives 'epochs' twice, in lines 1 and 1"),
+        ("data --config twice.yaml", "twice.yaml gives 'rounds' twice, in lines "),
+        ("compare --config twice.yaml --algorithms FedAvg IFCA", "twice.yaml gives 'rounds' twice, in lines "),
+        ("tune --config twice_space.yaml", "twice_space.yaml gives 'space' twice, in lines 1 and 2"),
+        ("launch --config twice_space.yaml --address http://x:8265", "twice_space.yaml gives 'space' twice"),
+        (
+            RUN + "--algorithm wrong_package.Mine",
+            "wrong_package.py, line 2: ModuleNotFoundError: No module named "
+            "'pandoras_box'; install the package that has it",
+        ),
+        (RUN + "--task.net wrong_package.Mine", "wrong_package.py, line 2: ModuleNotFoundError: No module named "),
+        (
+            RUN + "--task.optimizer torch.optm.SGD",
+            "there is no module 'torch.optm' (did you mean torch.optim?) in the package torch",
+        ),
+        (RUN + "--algorithm no_such_file.Mine", "there is no module 'no_such_file': put no_such_file.py next to"),
+        ("run --config nothing.yaml", "rounds is null; give a whole number, or leave it out"),
+        ("run --config without_epochs.yaml", "local.epochs is null; give a whole number, or leave it out"),
+        ("run --config dotted.yaml", "local.epochs is null; give a whole number, or leave it out"),
+        (RUN + "--local group.yaml", "local.epochs is null; give a whole number, or leave it out"),
+        ("run --config no_class.yaml", "algorithm names no class; write algorithm: {class_path: NAME, init_args: "),
+        (
+            "run --config beside.yaml",
+            "beside.yaml: algorithm: 'num_clusters' is next to class_path; write options "
+            "under init_args: {class_path: FedGroup, init_args: {num_clusters: 4}}",
+        ),
+        ("run --config rate_beside.yaml", "rate_beside.yaml: task.optimizer: 'lr' is next to class_path"),
+        ("run --config empty_arguments.yaml", "algorithm: init_args is null; write options below it, one per line"),
+        ("run --config empty_group.yaml", "local is null; give its options, or leave it out"),
+        (
+            "compare --config empty_group.yaml --algorithms FedAvg",
+            "local is null; give its options, or leave it out",
+        ),
+        ("run --config several.yaml", "is not a class of Algorithm"),
+        ("run --config year.yaml", "name: 2024 is not text; write it in quotes: '2024'"),
+        ("run --config both_seeds.yaml", "seed and seeds are both given"),
+        ("list foo", "there is no list 'foo'"),
+        ("list confgis", "(did you mean configs?). Known lists: "),
+        (RUN + "--config=", "--config is empty; give a file"),
+        (RUN + "--task.optimizer.lr nan", "task.optimizer.lr: 'nan' is not a number"),
+        (RUN + "--dropout 12,5%", "dropout: '12,5%' is not a number; write 0.125"),
+        (
+            RUN + "--data.newcomers Zurich",
+            "is not a number; give a share of the clients, such as 0.2. To hold out certain",
+        ),
+        (RUN + "--data.newcomers 20%", "data.newcomers: '20%' is not a number; write 0.2"),
+        (RUN + "--cohort_size 0.1", "cohort_size: '0.1' is not a whole number; give the number of clients in each"),
+        (RUN + "--cohort_size 10%", "cohort_size: '10%' is not a whole number; give the number of clients in each"),
+        (RUN + "--local.batch_size ful", "local.batch_size: 'ful' is not a whole number or the word full"),
+        (RUN + "--local.epochs 0", "error: epochs is 0; give 1 or more"),
+        (RUN + "--evaluation.fine_tune.length 0", "length is 0; a budget of 0 epochs trains nothing; give 1 or"),
+        (RUN + "--task.optimizer.lr 0,05", "task.optimizer.lr: '0,05' is not a number; write 0.05"),
+        (RUN + "--task.optimizer.lr .nan", "the learning rate is nan; give a number of 0 or more"),
+        (RUN + "--task.optimizer.lr .inf", "the learning rate is inf; give a number of 0 or more"),
+        (
+            RUN + "--stop.target 90 --data.validation 0.2",
+            "val/weighted_accuracy is a share; give a number above 0 and at most 1, such as 0.9",
+        ),
+        ("dashboard --foo", "unrecognized arguments: --foo; its options: --project, --entity, --name, "),
+        ("evaluate", "the following arguments are required: run_dir; see lit-cfl evaluate --help"),
+        ("--foo", "unrecognized arguments: --foo; its options: --version, --help; see lit-cfl --help"),
+        ("report runs/x --fig figures", "unrecognized arguments: --fig figures (did you mean --figures?)"),
+    ],
 )
 def test_the_mistake_is_named_in_one_line(words: str, expected: str, capsys: pytest.CaptureFixture[str]):
     assert main(words.split()) == 2
@@ -279,7 +278,6 @@ def test_a_users_folder_named_datamodules_is_not_taken_for_ours(tmp_path: Path):
     assert main((RUN + "--data datamodules.Mine --tiny --run_dir run").split()) == 0
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("engine", ["trainer", "loop"])
 def test_error_of_a_users_module_names_the_client_and_the_round(engine: str):
     data, cohorts = Digits(validation=0.1).federated(0), Cohorts(10, "round_robin_first")

@@ -135,7 +135,6 @@ def test_a_mistake_in_a_content_is_named_without_a_file(configured: ConfiguredEx
         build(configured.to_dict() | {"made_in_python": True})
 
 
-@pytest.mark.long
 def test_a_tiny_experiment_stays_as_tiny_whatever_changes():
     tiny = parse_run([*WORDS, "--tiny"]).experiment
     for changed in (tiny.for_seed(0), tiny.for_baseline(), tiny.with_options(tracking={"notes": "x"})):

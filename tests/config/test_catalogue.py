@@ -10,7 +10,6 @@ from abc import ABC
 from pathlib import Path
 
 import pytest
-from lanes import thinned
 from lightning import LightningModule
 
 from lit_cfl.algorithms import Algorithm
@@ -52,7 +51,7 @@ def classes(package: str, base: type) -> list[str]:
     )
 
 
-@pytest.mark.parametrize("kind", thinned(PACKAGES))
+@pytest.mark.parametrize("kind", PACKAGES)
 def test_names_are_those_that_importing_gives(kind: str):
     package, base = PACKAGES[kind]
     assert catalogue.names(kind) == classes(package, base)
@@ -65,7 +64,7 @@ def test_every_class_can_be_imported_from_its_package(kind: str):
     assert catalogue.names(kind) == sorted(public)
 
 
-@pytest.mark.parametrize("kind", thinned(PACKAGES))
+@pytest.mark.parametrize("kind", PACKAGES)
 def test_paper_is_the_class_variable_that_importing_gives(kind: str):
     module = importlib.import_module(PACKAGES[kind][0])
     papers = {entry.name: entry.paper for entry in catalogue.entries(kind)}
@@ -123,7 +122,6 @@ def test_configuration_named_after_the_class_comes_first(tmp_path: Path, monkeyp
     assert entry.config == "fedprox/digits"
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("words", [["list"], ["--help"], ["run", "--config", "quikstart"]])
 def test_lists_help_and_a_misspelt_configuration_import_nothing_heavy(words: list[str]):
     program = (

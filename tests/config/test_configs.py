@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from hub import skipped_without_data
-from lanes import thinned
 
 from lit_cfl.config import catalogue, tiny
 from lit_cfl.config.parser import parse_run
@@ -15,7 +14,7 @@ from lit_cfl.runs.run import run
 CONFIGS = catalogue.configs()
 RUNS = [name for name in CONFIGS if not name.startswith("tune/")]  # test_tune_study.py checks the studies
 SHORT = [name for name in RUNS if name.endswith(("digits", "quickstart"))]
-LONG = [pytest.param(name, marks=pytest.mark.full) for name in RUNS if name not in SHORT]  # most load whole image sets
+LONG = [pytest.param(name, marks=pytest.mark.nightly) for name in RUNS if name not in SHORT]
 
 
 def test_every_file_of_the_folder_is_found():
@@ -30,8 +29,7 @@ def test_first_line_says_what_to_expect(name: str):
     assert "expect" in first or "paper" in first
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", [*thinned(SHORT), *LONG])
+@pytest.mark.parametrize("name", [*SHORT, *LONG])
 def test_configuration_builds_and_runs_tiny(name: str, tmp_path: Path):
     request = parse_run(["--config", name])
     with skipped_without_data():

@@ -12,7 +12,7 @@ from lit_cfl.config.parser import parse_run
 from lit_cfl.storage import read_table
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_commands_of_the_page_run_and_their_clusters_pay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LITCFL_CACHE", str(tmp_path / "cache"))

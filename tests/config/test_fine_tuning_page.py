@@ -42,7 +42,7 @@ def lora_commands() -> list[str]:
     return [command for command in unpack("fine_tuning") if "hf" not in command]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_clusters_train_adapters_of_2_026_parameters_in_one_frozen_transformer(folder: Path):
     pretrain, train = lora_commands()
     run(pretrain)
@@ -61,7 +61,7 @@ def test_clusters_train_adapters_of_2_026_parameters_in_one_frozen_transformer(f
     assert main(["run", "--resume", "run", "--rounds", "5"]) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_figures_of_the_page_come_out(folder: Path, capsys: pytest.CaptureFixture[str]):
     pretrain, train = lora_commands()
     run(pretrain)
@@ -76,7 +76,7 @@ def test_figures_of_the_page_come_out(folder: Path, capsys: pytest.CaptureFixtur
         assert found == pytest.approx(float(shown), abs=0.04), name
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_same_with_transformers_and_peft(folder: Path):
     """Runs only in the environment with the extra `finetune`, which `.ci/full` creates."""
     pytest.importorskip("peft")

@@ -313,7 +313,6 @@ for line in sys.stdin.read().splitlines():
 """
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("files")
 def test_what_needs_no_pytorch_is_refused_before_it_is_loaded():
     lines = "\n".join(words for words, _ in EARLY)

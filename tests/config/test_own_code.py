@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from lanes import thinned
 from own_pages import DOCS, unpack
 
 from lit_cfl import load_run
@@ -36,7 +35,8 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", thinned(PAGES))
+@pytest.mark.nightly
+@pytest.mark.parametrize("page", PAGES)
 def test_commands_of_the_page_run(page: str, capsys: pytest.CaptureFixture[str]):
     commands = [command for command in unpack(page) if not command.endswith(tuple(f"{name}.yaml" for name in OTHERS))]
     assert commands
@@ -52,7 +52,7 @@ def test_commands_of_the_page_run(page: str, capsys: pytest.CaptureFixture[str])
             assert score.better(last, first)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(("config", "score"), OTHERS.items())
 def test_clusters_of_other_tasks_are_found_and_pay(config: str, score: str, capsys: pytest.CaptureFixture[str]):
     (command,) = [command for command in unpack("own_model") if command.endswith(f" {config}.yaml")]
@@ -63,7 +63,6 @@ def test_clusters_of_other_tasks_are_found_and_pay(config: str, score: str, caps
     assert last[f"test/weighted_{score}"] < 0.6 * baseline[f"test/weighted_{score}"]
 
 
-@pytest.mark.long
 def test_clusters_of_own_data_are_found():
     command, _ = unpack("own_data")
     assert main([*shlex.split(command)[1:], "--run_dir", "run"]) == 0
@@ -82,7 +81,6 @@ def test_own_algorithm_keeps_the_contract(empty_folder: Path, monkeypatch: pytes
     del sys.modules["nearest"]
 
 
-@pytest.mark.long
 def test_own_run_is_resumed_and_opened_again():
     from lit_cfl import load_run
 
@@ -105,7 +103,6 @@ def test_files_next_to_the_yaml_are_found_from_another_folder(empty_folder: Path
     assert main(["run", "--config", "project/sensors.yaml", "--tiny", "--run_dir", "run"]) == 0
 
 
-@pytest.mark.long
 def test_own_run_is_resumed_from_another_folder(empty_folder: Path, monkeypatch: pytest.MonkeyPatch):
     """The command that resumes must not rely on modules or folders that the first command imported."""
     folder, path = empty_folder / "elsewhere", list(sys.path)
@@ -135,7 +132,7 @@ def test_own_run_is_resumed_from_another_folder(empty_folder: Path, monkeypatch:
     assert Path(sys.modules["probes"].__file__).parent == folder
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_users_files_never_hide_installed_packages(empty_folder: Path):
     for name in ("datasets.py", "rich.py", "torch.py"):
         (empty_folder / name).write_text("raise RuntimeError('the wrong file')")
@@ -174,7 +171,6 @@ def poisoned(run: Path, name: str) -> None:
     (run / "evil_code.py").write_text(EVIL)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", ["evil_code.Evil", "runs.x.evil_code.Evil"])
 @pytest.mark.parametrize("here", [".", "runs/x"])
 def test_no_code_is_loaded_from_the_directory_that_is_opened(
@@ -247,7 +243,6 @@ def test_a_damaged_study_file_is_named(part: float, empty_folder: Path, capsys: 
     assert capsys.readouterr().err.startswith(f"lit-cfl: error: study/{STUDY} ")
 
 
-@pytest.mark.long
 def test_opening_a_run_names_the_code_that_it_loads(empty_folder: Path, capsys: pytest.CaptureFixture[str]):
     unpack("own_data")
     assert main(["run", "--config", "sensors.yaml", "--run_dir", "run", "--tiny"]) == 0

@@ -33,7 +33,6 @@ def test_shifts_compose_in_any_order(order: tuple[Shift, ...]):
         assert now.true_clusters.tolist() == numbers.tolist()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("seed", [0, 7])
 def test_data_of_a_round_depend_on_seed_and_round_alone(seed: int):
     data = made(shifts=SHIFTS)
@@ -44,7 +43,6 @@ def test_data_of_a_round_depend_on_seed_and_round_alone(seed: int):
         assert everything(stepped) == everything(data_at(made(shifts=fresh), fresh, r, seed))
 
 
-@pytest.mark.long
 def test_run_resumed_at_any_round_is_the_same():
     data = made(shifts=SHIFTS)
     end = everything(data_at(data, SHIFTS, 7, 0))

@@ -70,7 +70,6 @@ def test_labels_of_no_known_choice_are_refused():
         FEMNIST(labels="b")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("labels", ["all", "a-j"])
 def test_round_on_real_writers(labels: str, tmp_path: Path):
     if not (SHARED / "femnist").exists():

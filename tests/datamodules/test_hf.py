@@ -235,7 +235,6 @@ def test_second_time_nothing_is_loaded(column: str, folder: str, monkeypatch: py
     assert again.examples.vocabulary == first.examples.vocabulary
 
 
-@pytest.mark.long
 def test_each_option_that_changes_the_arrays_is_another_entry(folder: str):
     variants = [{}, {"num_labels": 9}, {"splits": ["train"]}, {"text": TextOptions(3)}, {"client_column": "user"}]
     pools = [HFDataset(folder, "text", "rank", **options).pool() for options in variants]
@@ -366,7 +365,6 @@ def test_numbers_outside_their_range_are_refused(make: Callable[[], object], exp
         make()
 
 
-@pytest.mark.long
 def test_options_from_the_command_line_are_refused_with_their_names():
     words = ["--data", "HFDataset", "--data.source", "any", "--data.input_column", "a", "--data.label_column", "b"]
     for option, value, expected in [
@@ -433,7 +431,6 @@ def test_round_on_made_numbers(tmp_path: Path):
     assert round_of_fedavg(HFDataset(str(folder), "x", "y", "who"), tmp_path / "run")["clients/evaluated"] == 4
 
 
-@pytest.mark.long
 def test_round_on_the_first_real_set_by_column_names(tmp_path: Path):
     if not (SHARED / "femnist").exists():
         pytest.skip(f"{SHARED / 'femnist'} holds no copy of this data set")

@@ -48,7 +48,6 @@ def test_source_has_its_commit_and_a_folder_has_none():
     assert find("mine").commit is None
 
 
-@pytest.mark.long
 def test_run_records_the_commit_and_is_resumed_and_repeated_from_its_configuration():
     assert main((RUN + "--rounds 1 --run_dir run").split()) == 0
     assert yaml.safe_load(Path("run/config.yaml").read_text())["data_commit"] == SHA
@@ -57,7 +56,6 @@ def test_run_records_the_commit_and_is_resumed_and_repeated_from_its_configurati
     assert yaml.safe_load(Path("again/config.yaml").read_text())["data_commit"] == SHA
 
 
-@pytest.mark.long
 def test_run_on_a_folder_records_none():
     assert main((RUN + "--rounds 1 --run_dir run --data.source ./mine").split()) == 0
     assert "data_commit" not in yaml.safe_load(Path("run/config.yaml").read_text())

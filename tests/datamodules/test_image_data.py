@@ -11,7 +11,6 @@ import torch
 from datasets import ClassLabel, Value
 from hub import SHARED, first_rows, fresh_caches, pixels, write_images
 from jsonargparse import ArgumentParser
-from lanes import every_third
 from one_round import round_of_fedavg
 
 from lit_cfl.datamodules import FederatedDataModule
@@ -162,10 +161,7 @@ def test_round_on_letters(tmp_path: Path):
     round_of_fedavg(EMNISTLetters(str(folder), partition=FEW), tmp_path / "run")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("name", "make"), every_third([("cifar10", CIFAR10), ("mnist", MNIST), ("fashion_mnist", FashionMNIST)])
-)
+@pytest.mark.parametrize(("name", "make"), [("cifar10", CIFAR10), ("mnist", MNIST), ("fashion_mnist", FashionMNIST)])
 def test_round_on_the_first_rows_of_real_images(name: str, make: Callable[..., ImageSet], tmp_path: Path):
     folder = first_rows(name, tmp_path / "data" / name, 2000, 400)
     data = make(str(folder), partition=IID(num_clients=10), pixels="standardised")
@@ -173,7 +169,7 @@ def test_round_on_the_first_rows_of_real_images(name: str, make: Callable[..., I
     round_of_fedavg(data, tmp_path / "run")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "make", "train", "mean"),
     [

@@ -136,7 +136,6 @@ def test_no_global_random_state_is_touched():
     assert np.random.get_state()[1].tolist() == before
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("classes", [1, 2, 3, 5, 10])
 def test_mnist_clients_have_the_digits_of_their_type(classes: int):
     pool = pool_of(balanced(6000), balanced(1000, 1))

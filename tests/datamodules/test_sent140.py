@@ -216,7 +216,6 @@ def made_tweets(folder: Path) -> str:
     return tweets(folder, [*rows, ("rare", "cat", 4)])
 
 
-@pytest.mark.long
 def test_round_with_word_vectors_learns_to_tell_two_words_apart(tmp_path: Path):
     source, vectors = made_tweets(tmp_path), glove(tmp_path)
     prepared, round = one_round(tmp_path, source, 16, f"embeddings: {vectors}", "word vectors", epochs=15)
@@ -230,7 +229,6 @@ def test_net_without_an_embedding_is_refused_with_those_that_have_one(tmp_path: 
         one_round(tmp_path, made_tweets(tmp_path), 16, "max_words: 4", "none")
 
 
-@pytest.mark.long
 def test_round_trains_the_embedding_of_the_words_that_clients_have(tmp_path: Path):
     prepared, round = one_round(tmp_path, made_tweets(tmp_path), 16, "max_words: 4", "trained embedding")
     (slot,) = (slot for slot in prepared.engine.layout.slots if slot.layer == "net.embedding")
@@ -242,7 +240,7 @@ def test_round_trains_the_embedding_of_the_words_that_clients_have(tmp_path: Pat
     assert not after[0].any()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @needs_real_tweets
 @pytest.mark.parametrize("net", [net for net in NETS if net != "none"])
 def test_round_on_real_tweets_trains_every_client_of_the_cohort(net: str, tmp_path: Path):
@@ -258,7 +256,7 @@ def test_round_on_real_tweets_trains_every_client_of_the_cohort(net: str, tmp_pa
     assert losses.isfinite().all()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @needs_real_tweets
 def test_real_tweets_are_those_of_849_users_with_at_least_8():
     module = Sent140(str(SHARED / "sentiment140"), partition=Natural(min_examples=8))

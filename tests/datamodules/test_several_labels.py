@@ -226,7 +226,6 @@ class Pictures(ArrayData):
         super().__init__(np.arange(6 * 16, dtype=np.uint8).reshape(6, 4, 4), Y, CLIENT, [0, 1], test=0.4, **options)
 
 
-@pytest.mark.long
 def test_table_and_pictures_show_several_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     words = ["data", "--data", f"{__name__}.Pictures", "--out", str(tmp_path / "d")]
     assert main(words) == 0

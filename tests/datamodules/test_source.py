@@ -208,7 +208,6 @@ def test_missing_folder_of_litcfl_data_says_how_to_fetch_it(folder: Path, monkey
     assert "hf download --repo-type dataset ylecun/mnist --revision v1 --local-dir DIR/mnist" in str(error.value)
 
 
-@pytest.mark.long
 def test_command_that_the_errors_name_exists():
     """The installed huggingface_hub has the command and its options."""
     hf = Path(sys.executable).with_name("hf")

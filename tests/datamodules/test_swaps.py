@@ -21,7 +21,6 @@ from lit_cfl.errors import InputError
 # Swap all
 
 
-@pytest.mark.long
 @few
 @given(st.integers(2, 15), st.floats(0, 1), st.integers(0, 1000))
 def test_whole_swaps_never_change_the_union(clients: int, probability: float, seed: int):
@@ -95,7 +94,6 @@ def test_partial_swap_takes_withheld_examples_along():
     assert moves.examples.tolist() == [3, 3]  # withheld examples are not counted
 
 
-@pytest.mark.long
 @few
 @given(st.integers(2, 15), st.integers(2, 8), st.integers(0, 1000), st.sampled_from(["pair", "round"]))
 def test_partial_swaps_never_change_the_union(clients: int, labels: int, seed: int, part_abort: str):
@@ -105,7 +103,6 @@ def test_partial_swaps_never_change_the_union(clients: int, labels: int, seed: i
         assert union(swapped, name) == union(data, name)
 
 
-@pytest.mark.long
 @few
 @given(st.integers(2, 15), st.integers(2, 8), st.integers(0, 1000))
 def test_partial_swap_leaves_all_other_labels(clients: int, labels: int, seed: int):

@@ -55,12 +55,10 @@ def faults(imports: dict[str, set[str]]) -> Iterator[str]:
                 yield f"{name} imports {package}"
 
 
-@pytest.mark.long
 def test_no_import_breaks_a_rule_of_the_page(found: dict[str, set[str]]):
     assert list(faults(found)) == []
 
 
-@pytest.mark.long
 def test_a_class_name_has_one_meaning():
     places: dict[str, list[str]] = {}
     for folder in ("lit_cfl", "tune", "datamodules"):
@@ -72,13 +70,11 @@ def test_a_class_name_has_one_meaning():
     assert {name: files for name, files in places.items() if len(files) > 1} == {}
 
 
-@pytest.mark.long
 def test_each_part_of_the_page_exists_once(found: dict[str, set[str]]):
     listed = [part for parts in LAYERS.values() for part in parts]
     assert sorted(listed) == sorted(architecture.group_by_part(found))
 
 
-@pytest.mark.long
 def test_each_part_that_may_import_a_package_does(found: dict[str, set[str]]):
     assert len(importers()) > 5
     for package, allowed in importers().items():
@@ -86,7 +82,6 @@ def test_each_part_that_may_import_a_package_does(found: dict[str, set[str]]):
             assert {architecture.part_of(name) for name in importing(package, found)} == allowed, package
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("module", "imported", "fault"),
     [
@@ -118,7 +113,6 @@ def test_imports_inside_functions_count():
     assert set(architecture.list_imported_names(source, architecture.find_modules())) == {"lit_cfl.rounds", "ray.tune"}
 
 
-@pytest.mark.long
 def test_the_picture_shows_the_layers_and_imports_of_the_source(found: dict[str, set[str]]):
     with Image.open(ROOT / "docs" / "architecture.png") as picture:
         shown = json.loads(picture.info["Description"])

@@ -38,7 +38,7 @@ def test_readme_prints_exactly_the_two_commands_that_ci_runs():
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_commands_of_the_readme_run_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)  # one test for all commands, since later ones use the runs of earlier ones
     for command in COMMANDS:
@@ -56,7 +56,6 @@ def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out.count("loss") == 3
 
 
-@pytest.mark.long
 def test_a_table_of_ones_own_runs_by_the_file_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (header,) = re.findall(r"whose first line is `(.*?)`", README)
@@ -172,7 +171,7 @@ def test_all_existing_tables_of_algorithms_are_explained_and_no_others():
     assert explained == {(name, tuple(columns)) for kind in ALGORITHMS for name, columns in kind.tables.items()}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_quickstart_as_a_person_would_type_it(tmp_path: Path):
     done = subprocess.run(
         [sys.executable, "-m", "lit_cfl", "run", "--config", "configs/quickstart.yaml"],
@@ -189,7 +188,7 @@ def test_quickstart_as_a_person_would_type_it(tmp_path: Path):
     assert float(table["FedGroup"][0]) - float(table["FedAvg"][0]) >= 0.15
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_quickstart_finds_its_clusters_under_five_seeds(tmp_path: Path):
     aris, gains = [], []
     for seed in range(5):

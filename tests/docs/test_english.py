@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.nightly
+
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(
     path for folder in ("lit_cfl", "tune", "datamodules", "benchmarks") for path in (ROOT / folder).rglob("*.py")
@@ -66,7 +68,6 @@ def docstrings(path: Path) -> Iterator[tuple[str, str]]:
             yield getattr(node, "name", path.stem), ast.get_docstring(node) or ""
 
 
-@pytest.mark.long
 def test_arguments_are_described_by_noun_phrases():
     seen, fragments = 0, []
     for path in SOURCES:
@@ -93,7 +94,6 @@ def test_only_the_first_line_of_an_argument_is_read(docstring: str, expected: li
     assert [text for _, text in described_arguments(docstring)] == expected
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("idiom", IDIOMS)
 def test_pages_and_sources_use_the_usual_words(idiom: str):
     """The values of `IDIOMS` say what to write instead."""
@@ -105,7 +105,6 @@ def test_pages_and_sources_use_the_usual_words(idiom: str):
     assert not found, "\n".join(found)
 
 
-@pytest.mark.long
 def test_arguments_of_the_package_begin_with_a_capital_letter():
     small = [
         f"{path.relative_to(ROOT)}: {name}: {argument}: {text}"

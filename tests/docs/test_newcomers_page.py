@@ -9,7 +9,6 @@ from own_pages import unpack
 from lit_cfl.cli.main import main
 
 
-@pytest.mark.long
 def test_machines_without_labels_join_the_cluster_of_their_make(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

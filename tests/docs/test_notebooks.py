@@ -9,7 +9,6 @@ import pytest
 from notebooks import NOTEBOOKS, require_same_output
 
 
-@pytest.mark.long
 def test_found_clusters_prints_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MPLBACKEND", "agg")
     require_same_output(NOTEBOOKS / "found_clusters.md", tmp_path)

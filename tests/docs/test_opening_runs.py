@@ -28,7 +28,6 @@ def write_hospital() -> None:
     np.savez("hospital.npz", x=images, y=labels[:180], client=client)
 
 
-@pytest.mark.long
 def test_commands_and_code_of_the_page_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -51,7 +51,6 @@ def private_names(tree: ast.AST, own: set[str]) -> Iterator[str]:
                 yield name
 
 
-@pytest.mark.long
 def test_no_private_name_of_another_package_is_used_but_where_it_is_explained():
     files = [file for place in PLACES for file in (ROOT / place).rglob("*.py")]
     trees = {str(file.relative_to(ROOT)): ast.parse(file.read_text("utf-8")) for file in files}

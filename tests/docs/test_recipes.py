@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lanes import thinned
 
 from lit_cfl.cli.main import main
 from lit_cfl.config.variants import base_config, load_experiment
@@ -35,8 +34,8 @@ def holds(whole: Any, part: Any) -> bool:
     return bool(whole == part or str(whole).endswith(f"/{part}"))  # files may be given by their whole path
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("recipe", thinned(RECIPES, ids=map("-".join, RECIPES)))
+@pytest.mark.nightly
+@pytest.mark.parametrize("recipe", RECIPES, ids=map("-".join, RECIPES))
 def test_recipe_over_the_quickstart_runs(recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     block = next(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow  # the site is built once, in about six seconds; needs the extra docs
+pytestmark = pytest.mark.nightly  # the site is built once, in about six seconds; needs the extra docs
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,7 +59,7 @@ def test_api_reference_has_every_public_name(site: Path):
         assert set() < listed <= shown | called, module
 
 
-@pytest.mark.browser
+@pytest.mark.nightly
 def test_search_works_from_the_file_system_without_a_network(site: Path):
     chromium = shutil.which("chromium")
     assert chromium, "install Debian's chromium"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import pytest
 import torch
 from cohorts import made, plain_fit
 from digits_experiment import digits, timeless_rows
-from lanes import thinned
 from quadratic import ids
 from ragged import LOCAL, PLANS, SHAPE, SIZES, fitted, ragged_data, rows_of, task
 from torch import Tensor, nn
@@ -167,8 +167,8 @@ def test_work_without_keys_is_a_fault_of_ours():
 PAIRS = [(net, plan) for net in NETS for plan in WAYS if (net, plan) != ("cnn", "chain")]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("pair", "augment"), thinned(PAIRS, [BOTH, brighter]))
+@pytest.mark.nightly
+@pytest.mark.parametrize(("pair", "augment"), product(PAIRS, [BOTH, brighter]))
 def test_every_way_trains_on_the_same_changed_examples(pair: tuple[str, str], augment: AugmentFunction):
     net, plan = pair
     engine = build_engine(task(NETS[net]), Plan("loop", precision="64-true"), 5, LOCAL)
@@ -242,7 +242,6 @@ def experiment(**changes: Any) -> Any:
     return digits(**({"data": Digits(num_clients=12, validation=0.1, augment=Augment(1, True))} | changes))
 
 
-@pytest.mark.long
 def test_a_run_trains_otherwise_with_it_and_resumes_to_the_bit(tmp_path: Path):
     tuned = EvaluationPlan(fine_tune=Budget(1))
     whole = run(experiment(rounds=4, evaluation=tuned), tmp_path / "whole").path
@@ -263,7 +262,6 @@ def test_workers_change_no_bit(tmp_path: Path):
     assert timeless_rows(shared) == timeless_rows(alone)
 
 
-@pytest.mark.long
 def test_configuration_and_command_line_name_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     words = ["run", "--config", "quickstart", "--baseline", "null", "--tiny", "--quiet"]
     last = {}

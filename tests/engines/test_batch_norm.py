@@ -3,10 +3,10 @@
 import re
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
-from lanes import thinned
 from ragged import fitted, ragged_data, reasons_against, rows_of, task
 from torch import Tensor, nn
 from torch.nn.functional import relu
@@ -42,9 +42,9 @@ class Residual(nn.Module):
         return self.fc2(relu(self.bn5(self.fc1(x.mean((2, 3))))))
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("options", "lanes"), thinned([{}, {"affine": False, "momentum": 0.3}, {"track_running_stats": False}], [1, 4])
+    ("options", "lanes"), product([{}, {"affine": False, "momentum": 0.3}, {"track_running_stats": False}], [1, 4])
 )
 def test_batch_norm_in_a_stack_gives_the_trainers_result(options: dict[str, float], lanes: int):
     data, make = ragged_data(SIZES), task(partial(Residual, **options), partial(torch.optim.Adam, lr=0.01))

@@ -4,11 +4,11 @@ import copy
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
 from cohorts import chosen, cohort, made, plain_fit
-from lanes import thinned
 from lightning import LightningModule
 from ragged import in_groups
 from torch import Tensor, nn
@@ -114,7 +114,8 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(chain_way, "dual_pays", lambda size, *rest: torch.full_like(size, chosen_form).bool())
 
 
-@pytest.mark.parametrize(("name", "prox"), thinned(TASKS, [0.0, 0.3]))
+@pytest.mark.nightly
+@pytest.mark.parametrize(("name", "prox"), product(TASKS, [0.0, 0.3]))
 @pytest.mark.usefixtures("form")
 def test_every_chain_trains_as_autograd_does(name: str, prox: float):
     require_same_as_plain(name, work_of(name, prox=prox))
@@ -134,9 +135,10 @@ def test_every_budget_trains_as_autograd_does(budget: str):
     require_same_as_plain("groups", work_of("groups", budget=BUDGETS[budget], prox=0.1))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    thinned(["linear", "groups", "deep", "regression", "linear regression"], [torch.float32, torch.float64]),
+    product(["linear", "groups", "deep", "regression", "linear regression"], [torch.float32, torch.float64]),
 )
 @pytest.mark.usefixtures("form")
 def test_company_and_order_change_no_bit(name: str, dtype: torch.dtype):
@@ -285,7 +287,8 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize(("optimizer", "clip"), thinned(OPTIMIZERS, [None, 0.5]))
+@pytest.mark.nightly
+@pytest.mark.parametrize(("optimizer", "clip"), product(OPTIMIZERS, [None, 0.5]))
 def test_every_optimizer_trains_as_pytorchs(optimizer: str, clip: float | None):
     local = replace(LOCAL, gradient_clip=clip)
 

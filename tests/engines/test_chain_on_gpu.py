@@ -15,7 +15,7 @@ from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.local_work import Fitted
 from lit_cfl.nets import MCLR, MLP
 
-pytestmark = pytest.mark.full  # a pretended GPU
+pytestmark = pytest.mark.nightly  # a pretended GPU
 gpu = pytest.fixture(pretended)
 NETS = {
     "linear": lambda: MCLR(SHAPE, 10),

@@ -108,7 +108,6 @@ class Asks(FedAvg):
 """
 
 
-@pytest.mark.long
 def test_a_run_counts_what_clients_sent_across_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     Path("asks_for_labels.py").write_text(OWN)

@@ -256,7 +256,6 @@ OTHERS: dict[str, tuple[Callable[[], LightningModule], Plan, LocalTraining]] = {
 }  # fmt: skip
 
 
-@pytest.mark.long
 @has_compiler
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.usefixtures("built")

@@ -24,7 +24,7 @@ from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.nets import MLP
 
-pytestmark = pytest.mark.full  # a pretended GPU
+pytestmark = pytest.mark.nightly  # a pretended GPU
 
 ADAM = partial(torch.optim.Adam, lr=0.01)
 WIDE = Plan("stack", lanes=4)

@@ -4,11 +4,11 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
-from lanes import thinned
 from ragged import LOCAL, PLANS, SGD, SHAPE, SIZES, fitted, ragged_data, rows_of, task
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -80,12 +80,14 @@ def same_as_trainer(net: str, optimizer: str, plan: Plan, precision: str, tolera
     assert found.trained.tolist() == trained.tolist() == [size > 0 for size in SIZES]
 
 
-@pytest.mark.parametrize(("net", "plan"), thinned(NETS, STACKS))
+@pytest.mark.nightly
+@pytest.mark.parametrize(("net", "plan"), product(NETS, STACKS))
 def test_every_plan_gives_the_trainers_result(net: str, plan: str):
     same_as_trainer(net, "sgd", PLANS[plan], "64-true", 1e-12)
 
 
-@pytest.mark.parametrize(("optimizer", "plan"), thinned(OPTIMIZERS, ["plain loop", "2 lanes"]))
+@pytest.mark.nightly
+@pytest.mark.parametrize(("optimizer", "plan"), product(OPTIMIZERS, ["plain loop", "2 lanes"]))
 def test_every_optimizer_gives_the_trainers_result(optimizer: str, plan: str):
     local = LocalTraining(3, 10, gradient_clip=0.5)
     same_as_trainer("mlp", optimizer, PLANS[plan], "64-true", 1e-12, prox=0.3, local=local)
@@ -118,7 +120,8 @@ def test_convolutions_in_single_precision_stay_close_for_a_step_and_in_the_loss(
     assert_close(found.losses, losses, rtol=1e-3, atol=1e-3, equal_nan=True)
 
 
-@pytest.mark.parametrize(("net", "plan"), thinned(["linear", "mlp with dropout", "cnn with dropout"], STACKS))
+@pytest.mark.nightly
+@pytest.mark.parametrize(("net", "plan"), product(["linear", "mlp with dropout", "cnn with dropout"], STACKS))
 def test_order_and_company_of_clients_change_no_bit(net: str, plan: str):
     make = task(NETS[net])
     whole = rows_of(fitted(make, PLANS[plan])[0])
@@ -522,8 +525,7 @@ def images(side: int, sizes: tuple[int, ...]) -> FederatedData:
     return FederatedData(examples, train, none, none, torch.zeros(len(sizes), dtype=torch.int64))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", thinned(["FEMNISTCNN", "FashionCNN", "LeNet", "StoCFLCNN", "SattlerCNN"]))
+@pytest.mark.parametrize("name", ["FEMNISTCNN", "FashionCNN", "LeNet", "StoCFLCNN", "SattlerCNN"])
 def test_every_convolutional_net_gives_one_result(name: str):
     data, make = images(28, (3, 0, 5)), task(partial(getattr(nets, name), [1, 28, 28], 10), SGD)
     rows = []
@@ -534,8 +536,7 @@ def test_every_convolutional_net_gives_one_result(name: str):
     assert (rows[0][0] - rows[0][1]).norm() > 1e-3  # client 0 has trained, client 1 has no data
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("kind", thinned(ALL, ids=[kind.__name__ for kind in ALL]))
+@pytest.mark.parametrize("kind", ALL, ids=[kind.__name__ for kind in ALL])
 def test_every_algorithm_gives_one_result(kind: type[Algorithm]):
     data, algorithm, ends = ragged_data((8, 3, 17, 36, 9, 20)), SETTINGS.get(kind) or kind(), []
     data = replace(data, test=data.train)

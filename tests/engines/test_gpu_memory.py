@@ -24,7 +24,7 @@ from lit_cfl.engines.stacked.way import StackWay
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.local_work import Budget
 
-pytestmark = pytest.mark.full  # a pretended GPU
+pytestmark = pytest.mark.nightly  # a pretended GPU
 
 gpu = pytest.fixture(pretended)
 

@@ -30,14 +30,14 @@ assert "lit_cfl.progress" not in sys.modules  # it alone needs rich, which Light
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_training_needs_none_of_the_packages_around_it(tmp_path):
     code = TRAINING.format(blocked=OPTIONAL)
     subprocess.run([sys.executable, "-c", code, tmp_path / "run"], check=True)
     assert (tmp_path / "run" / "summary.json").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_help_and_the_opening_of_a_run_import_nothing_that_only_others_need():
     """Only the tables of an opened run need pandas."""
     code = (
@@ -52,7 +52,7 @@ def test_help_and_the_opening_of_a_run_import_nothing_that_only_others_need():
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env=without_kept_help)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_only_reads_files_or_asks_the_machine_needs_no_lightning():
     """Imports the modules that build a report, and runs `lit-cfl doctor`."""
     code = (

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
 from digits_experiment import digits
-from lanes import thinned
 from ragged import LOCAL, PLANS, SHAPE, fitted, in_groups, ragged_data, rows_of, task
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer
@@ -88,7 +88,8 @@ QUARTERED = {
 }  # each optimizer, and the same with a quarter of its learning rates
 
 
-@pytest.mark.parametrize(("name", "plan"), thinned(QUARTERED, [*PLANS, "chain"]))
+@pytest.mark.nightly
+@pytest.mark.parametrize(("name", "plan"), product(QUARTERED, [*PLANS, "chain"]))
 def test_every_engine_trains_with_the_rates_of_the_round(name: str, plan: str):
     """After two rounds that halve the learning rates, training equals that with a quarter of the rates."""
     optimizer, at_quarter = QUARTERED[name]
@@ -108,7 +109,6 @@ def _with_rates(optimizer: Optimizer, *rates: float) -> Optimizer:
     return optimizer
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("plan", ["chain", "4 lanes"])
 def test_rates_change_from_round_to_round_in_one_engine(plan: str):
     how = replace(PLANS.get(plan, Plan("chain")), precision="64-true")
@@ -123,7 +123,6 @@ def test_rates_change_from_round_to_round_in_one_engine(plan: str):
         assert_close(rows_of(engine.at(round, data).fit(models, clients)), rows_of(expected), rtol=0, atol=1e-12)
 
 
-@pytest.mark.long
 def test_plain_sgd_in_dual_form_has_the_rates_too():
     """Clients with few examples and many steps train their first layer in dual form."""
     local = LocalTraining(40, 2, lr_schedule=HALVED)
@@ -187,7 +186,6 @@ def test_what_has_no_rates_is_refused_in_one_line(schedule: Make, module: Callab
         RoundRates(schedule, module()).at(5)
 
 
-@pytest.mark.long
 def test_run_logs_its_rates_and_resumes_to_the_bit(tmp_path: Path):
     def experiment(rounds: int) -> lit_cfl.Experiment:
         return digits(rounds=rounds, local=LocalTraining(1, 20, lr_schedule=HALVED))

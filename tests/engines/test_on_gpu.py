@@ -26,7 +26,7 @@ from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.nets import MCLR, MLP, MNISTCNN, VGG16
 from lit_cfl.tasks import Classification
 
-pytestmark = pytest.mark.full  # a pretended GPU
+pytestmark = pytest.mark.nightly  # a pretended GPU
 
 
 class Recurrent(nn.Module):

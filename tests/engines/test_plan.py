@@ -17,7 +17,7 @@ from lit_cfl.engines.ways import WAYS
 from lit_cfl.engines.workload import RayRoom
 from lit_cfl.errors import InputError
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(autouse=True)

@@ -187,7 +187,7 @@ def test_result_is_bit_for_bit_that_of_one_engine_alone(workers: str, task: Task
 
 @pytest.mark.ray
 @pytest.mark.parametrize(
-    ("task", "module"), [(regression, numbers), pytest.param(language, sentences, marks=pytest.mark.full)]
+    ("task", "module"), [(regression, numbers), pytest.param(language, sentences, marks=pytest.mark.nightly)]
 )
 def test_tasks_with_other_labels_and_scores_have_the_result_of_one_engine_alone(cluster: None, task, module):
     data, found = module().federated(0), []
@@ -321,7 +321,7 @@ def test_chunks_become_smaller_for_all_when_a_worker_runs_out_of_memory(
     assert one_worker.plan.rows_mib == 1
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_workers_train_in_fewer_lanes_after_one_ran_out_of_memory(
     cluster: None, task: TaskFactory, order: Callable[[str], None]
@@ -360,7 +360,7 @@ class Careful(Classification):
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("way", ["loop", pytest.param("stack", marks=pytest.mark.full)])  # a stack is a GPU's
+@pytest.mark.parametrize("way", ["loop", pytest.param("stack", marks=pytest.mark.nightly)])  # a stack is a GPU's
 def test_losses_gradients_and_scores_from_two_workers_have_the_bits_of_one_engine(
     way: str, cluster: None, monkeypatch: pytest.MonkeyPatch
 ):

@@ -56,7 +56,7 @@ print(min(faults() for _ in range(10)))
 """
 
 
-@pytest.mark.slow  # starts a separate process, whose memory no other test has touched
+@pytest.mark.nightly  # starts a separate process, whose memory no other test has touched
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such option")
 def test_freed_memory_is_kept_for_the_next_tensor():
     """If freed memory were returned to the system, allocating 64 MiB again would take 16,384 page faults."""

@@ -5,7 +5,6 @@ from functools import partial
 
 import pytest
 import torch
-from lanes import thinned
 from quadratic import ids, rng
 from ragged import reasons_against
 from torch import Tensor, nn
@@ -178,8 +177,8 @@ def text_data(tokens: bool) -> FederatedData:
     return FederatedData(examples, train, none, none, torch.zeros(len(SIZES), dtype=torch.int64))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", thinned(NETS))
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", NETS)
 def test_clients_of_the_papers_recurrent_nets_end_alike_in_every_engine(name: str):
     data = text_data(name.endswith("tokens"))
 

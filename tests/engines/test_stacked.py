@@ -244,14 +244,12 @@ def test_linear_net_takes_as_many_models_as_are_counted_by_hand(optimizer: type,
         assert estimated("linear", optimizer, size) == pytest.approx(counted, rel=0.02)
 
 
-@pytest.mark.long
 def test_double_precision_takes_twice_the_memory():
     assert 1.9 < estimated("cnn", precision="64-true") / estimated("cnn") <= 2  # positions in a pool stay int64
     assert estimated("cnn", precision="tf32") == estimated("cnn")
     assert estimated("cnn", precision="bf16-true") < 0.6 * estimated("cnn")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("net", "optimizer"), [(net, (SGD, Adam)[k % 2]) for k, net in enumerate(NETS)])
 def test_estimate_is_what_the_allocator_records(net: str, optimizer: type):
     """Compares the memory per lane recorded for six lanes with the estimate."""

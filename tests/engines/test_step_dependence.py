@@ -403,7 +403,6 @@ def test_our_nets_are_asked_as_others_are():
     assert obstacles_of(lambda: Classification(MCLR([1, 8, 8], 10))) == []
 
 
-@pytest.mark.long
 def test_a_class_that_watches_is_not_taken_for_the_one_that_it_watches(monkeypatch: pytest.MonkeyPatch):
     """The watching subclass keeps the name of the watched class, since configurations find classes by name."""
     from lit_cfl.tasks import Classification

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
 from cohorts import cohort, made
-from lanes import thinned
 from quadratic import ids
 from ragged import PLANS, SGD, SHAPE, SIZES, in_groups, ragged_data, rows_of
 from small_tasks import language, sentences
@@ -66,8 +66,8 @@ TASKS: dict[str, TaskFactory] = {
 }
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("plan", "name"), thinned([name for name in WAYS if name != "trainer"], TASKS))
+@pytest.mark.nightly
+@pytest.mark.parametrize(("plan", "name"), product([name for name in WAYS if name != "trainer"], TASKS))
 def test_every_way_gives_the_trainers_result(plan: str, name: str):
     if (plan, name) == ("chain", "cnn"):
         return  # chains have only fully connected layers
@@ -78,7 +78,6 @@ def test_every_way_gives_the_trainers_result(plan: str, name: str):
         assert found.trained.tolist() == [True, False, True, True, True]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("plan", WAYS)
 def test_weights_of_one_change_no_bit(plan: str):
     ones = torch.ones(int(DATA.num_examples[CLIENTS].sum()), dtype=torch.float64)

@@ -333,7 +333,6 @@ def tiny(**options: object) -> VGG16:
     return VGG16(**{"hidden": [6], "width": 1, "input_shape": PIXELS, "num_labels": 10} | options)
 
 
-@pytest.mark.long
 def test_convolutions_have_the_sizes_of_the_original():
     with torch.device("meta"):
         layout = ParameterLayout.of(VGG16(input_shape=[3, 32, 32], num_labels=10))
@@ -403,7 +402,6 @@ def test_signal_and_gradient_live_through_thirteen_layers():
     assert max(norms) < 30 * min(norms)
 
 
-@pytest.mark.long
 def test_it_learns_bright_from_dark_within_a_few_steps():
     torch.manual_seed(0)
     net = VGG16(hidden=[], width=2, input_shape=PIXELS, num_labels=2)
@@ -455,7 +453,6 @@ def large_images(sizes: tuple[int, ...]) -> FederatedData:
     )
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("plan", [Plan("loop"), Plan("stack", lanes=2)], ids=["plain loop", "2 lanes"])
 @pytest.mark.parametrize("batch_norm", [False, True])
 def test_stack_gives_the_trainers_result(batch_norm: bool, plan: Plan):

@@ -91,7 +91,6 @@ def test_files_that_cannot_be_read_for_a_picture_end_nothing(pictures: None, tmp
     assert not folder.ended
 
 
-@pytest.mark.long
 def test_a_run_and_its_baseline_end_without_their_curve(
     pictures: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -104,7 +103,6 @@ def test_a_run_and_its_baseline_end_without_their_curve(
     assert "curve.png" not in drawn
 
 
-@pytest.mark.long
 def test_a_comparison_ends_without_its_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("lit_cfl.pictures.curves.mean_curves", fails)
@@ -115,7 +113,6 @@ def test_a_comparison_ends_without_its_curve(tmp_path: Path, monkeypatch: pytest
     assert "curve.png" not in Path("c/results.md").read_text()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("broken", "file"),
     [("label_distribution", "labels"), ("size_histogram", "sizes"), ("example_images", "clusters")],
@@ -170,7 +167,6 @@ def test_what_makes_the_figures_of_a_page_may_fail(
     assert [section.title for section in broken.sections][-1] == whole.sections[-1].title
 
 
-@pytest.mark.long
 def test_figures_for_a_paper_are_drawn_without_one_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made = page_of(made_run(tmp_path / "run"))
     broken, write = made.figures[1], command.write_figure

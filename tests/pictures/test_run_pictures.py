@@ -211,7 +211,6 @@ def test_many_clusters_are_not_named_for_their_colours_repeat():
     assert [bars.name for bars in histogram(numbers / 20, numbers, {}, ACCURACY).first_panel.bars] == ["clients"]
 
 
-@pytest.mark.long
 def test_one_client_and_names_with_dollars_can_be_drawn(tmp_path: Path):
     one = compared([-1], [-1])
     assert similarity({1: one}) is None  # one client makes no pair
@@ -278,7 +277,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.long
 def test_run_draws_its_pictures_at_the_end_without_wandb_too(finished: Path, pictures: None, tmp_path: Path):
     shutil.copytree(finished, tmp_path / "run")
     # PDFs are drawn only on request
@@ -291,7 +289,6 @@ def test_run_draws_its_pictures_at_the_end_without_wandb_too(finished: Path, pic
     assert {file.name for file in (tmp_path / "without").iterdir()} == names - {"pictures"}
 
 
-@pytest.mark.long
 def test_formats_are_those_of_the_option(pictures: None, tmp_path: Path):
     run(digits(pictures=Pictures(["pdf"])), tmp_path / "run")
     assert (drawn_in(tmp_path / "run"), drawn_in(tmp_path / "run", ".pdf")) == ([], COMPARING)
@@ -300,7 +297,6 @@ def test_formats_are_those_of_the_option(pictures: None, tmp_path: Path):
         Pictures(["jpg"])
 
 
-@pytest.mark.long
 def test_pictures_of_the_same_run_have_the_same_bits(pictures: None, tmp_path: Path, monkeypatch):
     for name, day in (("one", 1), ("two", 2)):
         monkeypatch.setenv("SOURCE_DATE_EPOCH", str(day * 86400))
@@ -310,7 +306,6 @@ def test_pictures_of_the_same_run_have_the_same_bits(pictures: None, tmp_path: P
         assert file.read_bytes() == (tmp_path / "two" / "pictures" / file.name).read_bytes(), file.name
 
 
-@pytest.mark.long
 def test_curve_shows_the_baseline_after_a_kill_between_the_two_as_well(finished: Path, pictures: None, tmp_path: Path):
     curve = shutil.copytree(finished, tmp_path / "run") / "pictures" / "curve.png"
     both = curve.read_bytes()
@@ -319,7 +314,6 @@ def test_curve_shows_the_baseline_after_a_kill_between_the_two_as_well(finished:
     assert curve.read_bytes() == both
 
 
-@pytest.mark.long
 def test_pictures_come_every_few_rounds_while_they_cost_little(pictures: None, tmp_path: Path, monkeypatch):
     drawn: list[tuple[int, list[str]]] = []
     draw = trackers.PictureFolder.draw
@@ -344,7 +338,6 @@ def test_pictures_come_every_few_rounds_while_they_cost_little(pictures: None, t
     assert last == (6, ["curve", "histogram", "memberships"])
 
 
-@pytest.mark.long
 def test_pictures_that_an_earlier_process_could_not_draw_are_drawn_on_resume(
     finished: Path, pictures: None, tmp_path: Path
 ):

@@ -143,7 +143,6 @@ def test_what_others_compute_is_timed_by_the_clock(plan: Plan, monkeypatch: pyte
     assert time_cohort(prepared) == (150, 150)
 
 
-@pytest.mark.long
 def test_the_size_is_that_of_the_data_the_model_and_all_runs(monkeypatch: pytest.MonkeyPatch):
     words = ("--data.newcomers", "0.25", *TEN[:1], "6", *TEN[2:])
     lines = shown(monkeypatch, lambda steps: (0.01, 0.01), *words, "--seeds", "[0, 1]")

@@ -196,7 +196,6 @@ def json_lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[lis
     return [json.loads(line, parse_constant=pytest.fail) for line in captured.out.splitlines()], captured.err
 
 
-@pytest.mark.long
 def test_json_is_the_rows_of_the_tables_and_nothing_else(capsys: pytest.CaptureFixture[str]):
     found, _ = json_lines(capsys, *FAST, "--json", "--run_dir", "here", "--seeds", "[2, 5]")
     rounds = [line for line in found if line["event"] == "round"]
@@ -215,7 +214,6 @@ def test_json_is_the_rows_of_the_tables_and_nothing_else(capsys: pytest.CaptureF
     ]
 
 
-@pytest.mark.long
 def test_json_of_a_resumed_run_has_the_new_rounds(capsys: pytest.CaptureFixture[str]):
     assert main([*FAST, "--run_dir", "here"]) == 0
     capsys.readouterr()
@@ -233,7 +231,6 @@ def test_notices_are_printed_apart_from_the_json(capsys: pytest.CaptureFixture[s
     assert "algorithm is now FedProx" in aside
 
 
-@pytest.mark.long
 def test_quiet_prints_the_run_directory_alone(capsys: pytest.CaptureFixture[str]):
     assert main([*FAST, "--quiet", "--run_dir", "a[b]"]) == 0
     assert capsys.readouterr().out == "a[b]\n"
@@ -245,7 +242,7 @@ def test_quiet_prints_the_run_directory_alone(capsys: pytest.CaptureFixture[str]
     assert "but rounds is 2" in captured.err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_reader_that_leaves_ends_the_run_without_a_traceback(tmp_path: Path):
     process = subprocess.Popen(
         [sys.executable, "-m", "lit_cfl", *FAST, "--rounds", "400", "--json", "--run_dir", "here"],
@@ -379,7 +376,6 @@ def test_an_error_while_the_data_are_loaded_leaves_the_cursor_where_it_was(monke
     assert shown[0].rfind("\x1b[?25h") > shown[0].rfind("\x1b[?25l") >= 0  # the cursor was hidden, and is shown again
 
 
-@pytest.mark.long
 def test_a_comparison_shows_its_runs_and_then_its_table(monkeypatch: pytest.MonkeyPatch):
     words = ["compare", *TINY[1:], "--rounds", "2", "--num_cpus", "1", "--algorithms", "FedAvg", "Ditto"]
     with terminal(monkeypatch) as shown:

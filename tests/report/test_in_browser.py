@@ -19,7 +19,7 @@ from lit_cfl.report.page import as_html
 from lit_cfl.scores import ACCURACY
 
 pytestmark = [
-    pytest.mark.browser,
+    pytest.mark.nightly,
     pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium and chromium-driver"),
 ]
 _FIGURES = "return document.querySelectorAll('figure .state:not([hidden]) > svg').length"

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lanes import thinned
 from made_runs import add_own_tables, made_run
 from test_sources import page_of
 
@@ -51,7 +50,6 @@ def read(html: bytes) -> Reader:
     return reader
 
 
-@pytest.mark.long
 def test_tables_captions_and_descriptions_are_in_the_html(tmp_path: Path):
     page = page_of(made_run(tmp_path / "run"))
     found = read(as_html(page))
@@ -68,7 +66,6 @@ def test_tables_captions_and_descriptions_are_in_the_html(tmp_path: Path):
         assert figure.alt in found.texts["span"]
 
 
-@pytest.mark.long
 def test_nothing_of_the_page_is_fetched(tmp_path: Path):
     html = as_html(page_of(made_run(tmp_path / "run")))
     found = read(html)
@@ -77,7 +74,6 @@ def test_nothing_of_the_page_is_fetched(tmp_path: Path):
     assert "default-src 'none'" in html.decode()
 
 
-@pytest.mark.long
 def test_names_with_html_are_text(tmp_path: Path):
     run = made_run(
         tmp_path / "a<b>&'",
@@ -103,7 +99,6 @@ def test_formulas_in_names_are_text(tmp_path: Path):
     assert ">$_$<" in as_svg(page.figures[0])
 
 
-@pytest.mark.long
 def test_a_cluster_and_an_algorithm_of_a_comparison_with_html_in_their_names(tmp_path: Path):
     path, name = tmp_path / "compare", "<img src=x onerror=hacked=1>"
     made_run(path / name / "seed-0")
@@ -122,8 +117,8 @@ def test_a_name_in_a_comparison_that_looks_like_a_number_is_text(tmp_path: Path)
     assert "010, seed 1, failed: it broke." in page_of(path).problems
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("clients", thinned([2000, 5000]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("clients", [2000, 5000])
 def test_pages_of_large_runs_stay_small(clients: int, tmp_path: Path):
     run = made_run(tmp_path / "run", clients=clients, snapshots=0)
     shown = np.arange(0, clients, -(-clients // 2000))
@@ -140,7 +135,7 @@ def test_pages_of_large_runs_stay_small(clients: int, tmp_path: Path):
         assert f"{count} of {clients:,} clients" in captions[name]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_twenty_rounds_of_500_clients_and_ten_algorithms_stay_below_the_limit(tmp_path: Path):
     many, rng = made_run(tmp_path / "many", clients=500, snapshots=20, over=False), np.random.default_rng(0)
     for file in (many / "snapshots").iterdir():
@@ -166,7 +161,6 @@ def made(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, s
     return folder, printed.getvalue()
 
 
-@pytest.mark.long
 def test_the_command_writes_the_page_of_a_real_run_and_names_it(made: tuple[Path, str], whole: Path):
     folder, printed = made
     assert printed.splitlines() == [f"Figures: {folder / 'f'}", f"Page: {folder / 'pages' / 'page.html'}"]
@@ -177,7 +171,6 @@ def test_the_command_writes_the_page_of_a_real_run_and_names_it(made: tuple[Path
     assert not [text for text in found.texts.get("li", []) if "left out" in text]
 
 
-@pytest.mark.long
 def test_figures_for_a_paper_are_png_and_pdf_of_a_columns_width(made: tuple[Path, str]):
     from PIL import Image
 

@@ -91,7 +91,6 @@ def test_a_study_whose_best_was_not_trained_on_new_seeds_says_so(tmp_path: Path)
         assert (said in texts_of(path)) == (resume in texts_of(path)) == (repeats > 0)
 
 
-@pytest.mark.long
 def test_trials_are_listed_with_their_errors_escaped(tmp_path: Path):
     page = page_of(made_study(tmp_path / "study"))
     trials = next(figure for figure in page.figures if figure.name.endswith("history")).values

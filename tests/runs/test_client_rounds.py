@@ -43,7 +43,6 @@ def test_pandas_reads_the_folder_as_a_table_with_the_figures_of_the_other_files(
     assert load_run(path, experiment()).client_rounds.equals(table)
 
 
-@pytest.mark.long
 def test_a_run_that_was_ended_and_resumed_has_the_same_files(tmp_path: Path):
     plan = {"evaluation": EvaluationPlan(per_client=True)}
     whole = run(experiment(**plan), tmp_path / "whole").path

@@ -8,12 +8,12 @@ import random
 import shutil
 import signal
 import subprocess
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
-from lanes import thinned
 from processes import (
     contents,
     in_child,
@@ -34,7 +34,7 @@ from lit_cfl.storage.checkpoint import Checkpoint
 from lit_cfl.storage.config_file import write_config
 from lit_cfl.storage.digests import SUMS, find_changed, read_digests, write_sums
 
-pytestmark = pytest.mark.usefixtures("output")
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("output")]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,6 @@ def interrupted(half: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(half, tmp_path / "run"))
 
 
-@pytest.mark.long
 def test_second_real_process_is_refused_and_the_first_continues(tmp_path: Path, capsys):
     path, tried = tmp_path / "run", tmp_path / "tried"
     add_row = RunDirectory.add_row
@@ -80,7 +79,6 @@ def test_second_real_process_is_refused_and_the_first_continues(tmp_path: Path, 
     assert wait(child) == 0
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("damage", "expected"),
     [
@@ -89,12 +87,11 @@ def test_second_real_process_is_refused_and_the_first_continues(tmp_path: Path, 
             "truncated",
             id="truncated",
         ),
-        pytest.param(lambda p: (p / "checkpoint.pt").write_bytes(b""), "truncated", id="empty", marks=pytest.mark.full),
+        pytest.param(lambda p: (p / "checkpoint.pt").write_bytes(b""), "truncated", id="empty"),
         pytest.param(
             lambda p: torch.save({"weights": torch.ones(3)}, p / "checkpoint.pt"),
             "is not a checkpoint of Lit-CFL",
             id="foreign",
-            marks=pytest.mark.full,
         ),
         pytest.param(
             lambda p: edit_checkpoint(p, format=99),
@@ -105,7 +102,6 @@ def test_second_real_process_is_refused_and_the_first_continues(tmp_path: Path, 
             lambda p: edit_config_in_checkpoint(p, epochs=9),
             "local.epochs: 9 -> 3",
             id="other run's",
-            marks=pytest.mark.full,
         ),
         pytest.param(
             lambda p: replace_text(p / "metrics.csv", "\n1,0.", "\n1,1."),
@@ -116,7 +112,6 @@ def test_second_real_process_is_refused_and_the_first_continues(tmp_path: Path, 
             lambda p: (p / "metrics.csv").unlink(),
             "metrics.csv was changed since its checkpoint",
             id="no metrics",
-            marks=pytest.mark.full,
         ),
         pytest.param(
             lambda p: replace_text(p / "config.yaml", "epochs: 3", "epochs: 4"),
@@ -127,13 +122,11 @@ def test_second_real_process_is_refused_and_the_first_continues(tmp_path: Path, 
             lambda p: replace_in_config(p, "epochs: 3", "epochs: 4"),
             "local.epochs: 3 -> 4",
             id="other config",
-            marks=pytest.mark.full,
         ),
         pytest.param(
             lambda p: (p / "config.yaml").write_text("a: [1"),
             "config.yaml does not end with its digest",
             id="yaml",
-            marks=pytest.mark.full,
         ),
         pytest.param(lambda p: on_another_machine(p), "which this machine cannot run", id="plan"),
     ],
@@ -165,7 +158,6 @@ def on_another_machine(path: Path) -> None:
     edit_config_in_checkpoint(path, "plan", device="cuda:31")
 
 
-@pytest.mark.long
 def test_plan_for_another_machine_is_taken_only_if_asked_for(ended: Path, whole: Path, capsys):
     (ended / "summary.json").unlink()
     on_another_machine(ended)
@@ -176,7 +168,6 @@ def test_plan_for_another_machine_is_taken_only_if_asked_for(ended: Path, whole:
     assert same_but_saves(contents(ended), contents(whole))
 
 
-@pytest.mark.long
 def test_half_written_directory_starts_again(whole: Path, tmp_path: Path):
     path = tmp_path / "run"
     path.mkdir()
@@ -200,7 +191,6 @@ def place_of(path: Path, content: bytes) -> int:
     return at
 
 
-@pytest.mark.long
 def test_flipped_bit_in_a_model_of_the_checkpoint_is_noticed(ended: Path, capsys):
     model = torch.load(ended / "checkpoint.pt", weights_only=True)["state"]["models"][0]
     flip(ended / "checkpoint.pt", place_of(ended / "checkpoint.pt", model[:4].numpy().tobytes()))
@@ -209,7 +199,6 @@ def test_flipped_bit_in_a_model_of_the_checkpoint_is_noticed(ended: Path, capsys
         assert f"{ended}/checkpoint.pt cannot be read: it is truncated, damaged" in capsys.readouterr().err
 
 
-@pytest.mark.long
 def test_checkpoint_of_another_run_is_noticed(ended: Path, capsys):
     edit_checkpoint(ended, run_id="0a1b2c3d")  # otherwise unchanged
     for command in (resume(ended), ["evaluate", str(ended)]):
@@ -217,10 +206,9 @@ def test_checkpoint_of_another_run_is_noticed(ended: Path, capsys):
         assert f"{ended}/checkpoint.pt belongs to run " in capsys.readouterr().err
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("names", "damage"),
-    thinned(
+    product(
         [("summary.json",), ("partition.npz", "environment.json", "clients.csv", "memberships.npz")],
         ["flip", "delete", "empty"],
     ),
@@ -240,7 +228,6 @@ def test_damaged_files_of_a_finished_run_are_written_again(
     assert find_changed(ended) == []
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("damage", ["flip", "delete"])
 def test_files_of_the_start_that_are_damaged_in_mid_run_are_made_again(damage: str, interrupted: Path, whole: Path):
     names = ("partition.npz", "environment.json")
@@ -252,7 +239,6 @@ def test_files_of_the_start_that_are_damaged_in_mid_run_are_made_again(damage: s
     assert same_but_saves(contents(interrupted), contents(whole))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "damage"),
     [("metrics.csv", "flip"), ("clusters.csv", "delete"), ("snapshots/1.npz", "flip"), ("snapshots/1.npz", "delete")],
@@ -265,14 +251,12 @@ def test_file_that_cannot_be_made_again_is_named(name: str, damage: str, interru
     assert "remove checkpoint.pt to start again at round 1" in message
 
 
-@pytest.mark.long
 def test_configuration_of_another_run_is_named(interrupted: Path, capsys):
     write_config(interrupted, yaml.safe_load((interrupted / "config.yaml").read_text()) | {"seeds": [7]}, "0a1b2c3d")
     assert main(resume(interrupted)) == 2
     assert f"{interrupted}/config.yaml to run 0a1b2c3d" in capsys.readouterr().err
 
 
-@pytest.mark.long
 def test_removing_the_checkpoint_starts_again(interrupted: Path, whole: Path):
     hurt(interrupted / "snapshots" / "1.npz", "flip")
     (interrupted / "checkpoint.pt").unlink()
@@ -280,7 +264,6 @@ def test_removing_the_checkpoint_starts_again(interrupted: Path, whole: Path):
     assert same_but_saves(contents(interrupted), contents(whole))
 
 
-@pytest.mark.long
 def test_damaged_digests_are_written_again(ended: Path):
     flip(ended / SUMS, 3)
     assert find_changed(ended) is None
@@ -288,7 +271,6 @@ def test_damaged_digests_are_written_again(ended: Path):
     assert find_changed(ended) == []
 
 
-@pytest.mark.long
 def test_digests_of_another_run_are_not_believed(ended: Path):
     names = read_digests(ended) or {}
     write_sums(ended, names, "0123abcd")
@@ -296,7 +278,6 @@ def test_digests_of_another_run_are_not_believed(ended: Path):
     assert read_digests(ended) is None
 
 
-@pytest.mark.long
 def test_digests_are_those_of_sha256sum(whole: Path):
     checked = subprocess.run(["sha256sum", "--check", "--strict", SUMS], cwd=whole, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
@@ -305,7 +286,6 @@ def test_digests_are_those_of_sha256sum(whole: Path):
     assert names == {name for name in written if not name.startswith(("baseline", ".lock", SUMS))}
 
 
-@pytest.mark.long
 def test_every_flipped_bit_of_a_configuration_is_named(interrupted: Path, capsys):
     rng, original = random.Random(3), (interrupted / "config.yaml").read_bytes()
     for _ in range(40):
@@ -317,7 +297,6 @@ def test_every_flipped_bit_of_a_configuration_is_named(interrupted: Path, capsys
         assert message.count("\n") == 1
 
 
-@pytest.mark.long
 def test_edited_copy_of_a_configuration_starts_a_new_run(whole: Path, tmp_path: Path):
     edited = tmp_path / "edited.yaml"
     edited.write_text((whole / "config.yaml").read_text().replace("rounds: 8", "rounds: 1"))
@@ -394,7 +373,6 @@ def test_directory_is_a_run_only_when_all_of_its_first_files_are_there(tmp_path:
     assert {"clusters.csv", "environment.json", "metrics.csv", "partition.npz"} <= set(seen[0])
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("pictures")
 def test_run_killed_before_its_pictures_draws_them_when_resumed(whole: Path, tmp_path: Path):
     path = tmp_path / "run"
@@ -419,7 +397,6 @@ def test_run_killed_before_its_pictures_draws_them_when_resumed(whole: Path, tmp
     assert find_changed(path) == []
 
 
-@pytest.mark.long
 def test_recorded_code_is_the_same_after_a_resume(interrupted: Path, half: Path, tmp_path: Path, monkeypatch):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

@@ -44,7 +44,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.long
 def test_saved_run_holds_configuration_metrics_and_memberships(path: Path):
     saved = load_run(path)
     assert saved.config["algorithm"]["class_path"].endswith("FedGroup")
@@ -53,7 +52,6 @@ def test_saved_run_holds_configuration_metrics_and_memberships(path: Path):
     assert saved.clients["cluster"].tolist() == saved.served().index.tolist()
 
 
-@pytest.mark.long
 def test_saved_run_is_printed_in_one_short_line(path: Path):
     printed = repr(load_run(path))
     assert f"{path}: FedGroup, round 4 of 4; models [4, 650], " in printed
@@ -61,7 +59,6 @@ def test_saved_run_is_printed_in_one_short_line(path: Path):
     assert len(printed) < len(str(path)) + 200
 
 
-@pytest.mark.long
 def test_metrics_are_a_frame_with_the_columns_of_the_file(path: Path):
     frame, rows = load_run(path).metrics, read_table(path / "metrics.csv")
     assert list(frame) == list(rows[0])
@@ -70,7 +67,6 @@ def test_metrics_are_a_frame_with_the_columns_of_the_file(path: Path):
         assert frame[name].tolist() == pytest.approx(expected, abs=0, nan_ok=True)
 
 
-@pytest.mark.long
 def test_modules_predict_what_the_run_scored(path: Path):
     saved = load_run(path)
     data, served = saved.prepared.data, saved.served()
@@ -82,7 +78,6 @@ def test_modules_predict_what_the_run_scored(path: Path):
         assert (found == labels).double().mean().item() == pytest.approx(saved.clients["accuracy"][client])
 
 
-@pytest.mark.long
 def test_unknown_cluster_and_directory_are_refused(path: Path, tmp_path: Path):
     with pytest.raises(InputError, match=r"there is no cluster 4 in .*; clusters are 0 to 3"):
         load_run(path).module(4)
@@ -90,7 +85,6 @@ def test_unknown_cluster_and_directory_are_refused(path: Path, tmp_path: Path):
         load_run(tmp_path)
 
 
-@pytest.mark.long
 def test_newcomers_join_the_cluster_of_their_rotation(path: Path):
     saved = load_run(path)
     data = Digits(8, partition_seed=99).federated(0)
@@ -212,7 +206,6 @@ def test_test_examples_on_which_no_client_trained_need_no_note(tmp_path: Path):
     assert saved.assign(moved).test is not None
 
 
-@pytest.mark.long
 def test_evaluate_prints_the_figures_of_the_run(path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["evaluate", str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -222,7 +215,6 @@ def test_evaluate_prints_the_figures_of_the_run(path: Path, capsys: pytest.Captu
         assert line[1:3] == [str(last["clients/evaluated"]), f"{last[f'{split}/weighted_accuracy']:.3f}"]
 
 
-@pytest.mark.long
 def test_evaluate_leaves_newcomers_out_of_the_clients_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     words = ["--algorithm", "FedAvg", "--baseline", "null", "--data.newcomers", "0.3", "--rounds", "1"]
     assert main(["run", "--config", "quickstart", *words, "--run_dir", str(tmp_path / "run"), "--quiet"]) == 0
@@ -236,7 +228,6 @@ def test_evaluate_leaves_newcomers_out_of_the_clients_of_a_run(tmp_path: Path, c
     assert main(["assign", str(tmp_path / "run"), *one]) == 0
 
 
-@pytest.mark.long
 def test_evaluate_and_assign_take_other_data(path: Path, capsys: pytest.CaptureFixture[str]):
     other = ["--data.num_clients", "8", "--data.partition_seed", "5"]
     assert main(["evaluate", str(path), *other]) == 0
@@ -284,7 +275,6 @@ def test_hidden_labels_are_shown_to_no_algorithm(tmp_path: Path):
     assert NotesLabels.seen == [(0, {0})]
 
 
-@pytest.mark.long
 def test_newcomers_without_labels_are_placed_and_not_scored(averaged: Path, tmp_path: Path, capsys):
     np.savez(tmp_path / "new.npz", x=np.ones((20, 1, 8, 8), np.float32), client=np.arange(20) // 10)
     words = ["assign", str(averaged), "--data", "ArrayData", "--data.source", str(tmp_path / "new.npz")]
@@ -321,7 +311,6 @@ def test_newcomers_without_some_labels_are_described_in_the_label_space_of_the_r
     assert NotesLabelSpace.seen == [10]
 
 
-@pytest.mark.long
 def test_newcomers_with_labels_that_the_run_does_not_know_are_refused(averaged: Path, tmp_path: Path):
     with pytest.raises(
         InputError,
@@ -338,7 +327,6 @@ def test_newcomers_with_labels_that_the_run_does_not_know_are_refused(averaged: 
         load_run(tmp_path / "run", experiment).assign(other.federated(0))
 
 
-@pytest.mark.long
 def test_new_clients_may_be_tested_on_a_label_that_the_run_alone_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
@@ -375,7 +363,6 @@ def test_new_clients_may_be_tested_on_a_label_that_the_run_alone_knows(
     assert "opening run needs the run's own data, where they were: there is no file" in capsys.readouterr().err
 
 
-@pytest.mark.long
 def test_algorithm_whose_rule_needs_labels_refuses_clients_without(path: Path, capsys):
     assert main(["assign", str(path), "--data.num_clients", "4", "--unlabelled"]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
@@ -384,14 +371,12 @@ def test_algorithm_whose_rule_needs_labels_refuses_clients_without(path: Path, c
     )
 
 
-@pytest.mark.long
 def test_clients_without_labels_are_not_sent_to_an_option_that_their_algorithm_refuses(path: Path):
     other = ArrayData(x=np.ones((20, 1, 8, 8), np.float32), client=np.arange(20) // 10).federated(0)
     with pytest.raises(InputError, match=r"no labels; give labels, since FedGroup cannot place clients without them$"):
         load_run(path).assign(other)
 
 
-@pytest.mark.long
 def test_texts_of_another_vocabulary_are_refused(path: Path):
     saved = load_run(path)
     data = saved.prepared.data
@@ -399,7 +384,6 @@ def test_texts_of_another_vocabulary_are_refused(path: Path):
         saved.assign(replace(data, examples=replace(data.examples, words="another vocabulary")))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -423,7 +407,6 @@ def test_bad_input_of_evaluate_and_assign(path: Path, capsys, arguments: tuple[s
     assert expected in capsys.readouterr().err
 
 
-@pytest.mark.long
 def test_experiment_made_in_python_runs_and_is_opened_with_itself(tmp_path: Path):
     experiment = Experiment(
         Digits(8),
@@ -442,7 +425,6 @@ def test_experiment_made_in_python_runs_and_is_opened_with_itself(tmp_path: Path
     assert steps[-1].data.num_clients == 8
 
 
-@pytest.mark.long
 def test_given_experiment_is_that_of_the_run(tmp_path: Path):
     experiment = Experiment(Digits(8), small_task, FedAvg(), rounds=1, cohort_size=3, seeds=[4, 5], baseline=FedProx())
     run(experiment, tmp_path / "run")
@@ -456,7 +438,6 @@ def test_given_experiment_is_that_of_the_run(tmp_path: Path):
         load_run(tmp_path / "run" / "seed-4", replace(experiment, cohort_size=4))
 
 
-@pytest.mark.long
 def test_metrics_end_at_the_round_that_was_saved(path: Path, tmp_path: Path):
     shutil.copytree(path, tmp_path / "run")
     (tmp_path / "run" / "SHA256SUMS").unlink()
@@ -465,7 +446,6 @@ def test_metrics_end_at_the_round_that_was_saved(path: Path, tmp_path: Path):
     assert load_run(tmp_path / "run").metrics["round"].tolist() == [1, 2, 3, 4]
 
 
-@pytest.mark.long
 def test_run_of_several_seeds_names_them(tmp_path: Path):
     assert (
         main(
@@ -514,7 +494,6 @@ def test_what_only_the_trainer_can_fit_is_named():
     ]
 
 
-@pytest.mark.long
 def test_plan_of_another_machine_does_not_stop_a_prediction(path: Path, tmp_path: Path):
     shutil.copytree(path, tmp_path / "run")
     replace_in_config(tmp_path / "run", "device: cpu", "device: cuda:31")

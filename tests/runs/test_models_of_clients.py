@@ -109,7 +109,6 @@ def test_a_file_that_is_mostly_superseded_is_replaced(tmp_path: Path):
     assert_saved(tmp_path, half)
 
 
-@pytest.mark.long
 def test_files_grow_with_the_saves_and_not_with_the_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(checkpoint, "_FILE_BYTES", 400 * 4)
     rng, clients = torch.Generator().manual_seed(0), 1000
@@ -139,7 +138,6 @@ def assert_saved(folder: Path, rows: dict[int, Tensor], **others: object) -> Non
     assert {name: value for name, value in loaded["state"].items() if name != "models"} == others
 
 
-@pytest.mark.long
 def test_loaded_models_stay_in_their_files(tmp_path: Path):
     Checkpoint(tmp_path).save({"round": 0}, {"models": {client: torch.full((2**21,), 1.0) for client in range(8)}})
     before = _private_mib()
@@ -190,7 +188,6 @@ def experiment(algorithm: Personal, **options: Any) -> Experiment:
     return Experiment(Digits(10), task, algorithm, **options)
 
 
-@pytest.mark.long
 def test_run_with_a_model_for_each_client_is_resumed_exactly(tmp_path: Path):
     whole = experiment(Personal(), rounds=6, cohort_size=3, checkpoint=CheckpointPlan(0))
     run(whole, tmp_path / "whole")
@@ -218,7 +215,6 @@ class Watched(Personal):
         return super().round(state, cohort, work, rng)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("every_seconds", [0, 1000])
 def test_models_of_earlier_rounds_are_freed_after_a_resume_too(tmp_path: Path, every_seconds: int):
     Watched.seen.clear()

@@ -41,7 +41,6 @@ def test_rows_of_a_table_are_in_its_file_under_their_round(tmp_path: Path):
     assert all(row["examples"] > 0 for row in rows[1:])
 
 
-@pytest.mark.long
 def test_resumed_run_has_each_row_once(tmp_path: Path):
     run(digits(algorithm=Tells(), rounds=3), tmp_path / "whole")
     run(digits(algorithm=Tells(), rounds=1), tmp_path / "parts")

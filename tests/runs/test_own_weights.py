@@ -44,7 +44,6 @@ def experiment(tmp_path: Path) -> Experiment:
     return digits(task=lambda: Classification(OnBase(tmp_path / "base.pt")), rounds=2)
 
 
-@pytest.mark.long
 def test_frozen_base_that_changed_is_refused_with_both_digests(experiment: Experiment, tmp_path: Path):
     run(experiment, tmp_path / "run")
     recorded = read_fingerprint(tmp_path / "run")["frozen part of the module"]
@@ -107,14 +106,12 @@ class Fixed(nn.Module):
         return self.fc(inputs.flatten(1))
 
 
-@pytest.mark.long
 def test_seeds_that_start_from_one_model_are_noted_once(tmp_path: Path):
     with pytest.warns(Notice, match="all seeds started from one initial model") as said:
         run(digits(task=lambda: Classification(Fixed()), rounds=1, seeds=[1, 2, 3]), tmp_path / "run")
     assert len([note for note in said if "all seeds" in str(note.message)]) == 1
 
 
-@pytest.mark.long
 def test_seeds_that_start_apart_are_not_noted(tmp_path: Path):
     with warnings.catch_warnings():
         warnings.simplefilter("error", Notice)
@@ -133,7 +130,6 @@ class Drawn(nn.Module):
         return self.fc(nn.functional.dropout(inputs.flatten(1), 0.5, training=True))
 
 
-@pytest.mark.long
 def test_resumed_run_draws_the_same_in_evaluation(tmp_path: Path):
     def started(rounds: int) -> Experiment:
         return digits(task=lambda: Classification(Drawn()), rounds=rounds)

@@ -3,6 +3,7 @@
 import signal
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -12,7 +13,6 @@ import pandas as pd
 import pytest
 import torch
 from digits_experiment import digits, timeless_rows
-from lanes import thinned
 from torch.optim import SGD
 
 from lit_cfl import Experiment, load_run, run
@@ -51,7 +51,6 @@ def kept(**changes: Any) -> Experiment:
 GROUPS = FedGroup(num_clusters=3, pretrain_scale=2, pretrain=Budget(5))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("algorithm", [FedAvg(), GROUPS], ids=lambda algorithm: type(algorithm).__name__)
 def test_clients_are_scored_and_fine_tuned_with_their_own_layers(algorithm: Algorithm, tmp_path: Path):
     experiment = kept(algorithm=algorithm)
@@ -110,10 +109,11 @@ def test_scores_do_not_depend_on_how_many_models_are_held_at_once(monkeypatch: p
         assert torch.equal(getattr(parts.scores["test"], name), getattr(whole.scores["test"], name))
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "algorithm",
-    thinned([IFCA(2), GROUPS, FlexCFL(2, pretrain_scale=3), StoCFL()], ids=["IFCA", "FedGroup", "FlexCFL", "StoCFL"]),
+    [IFCA(2), GROUPS, FlexCFL(2, pretrain_scale=3), StoCFL()],
+    ids=["IFCA", "FedGroup", "FlexCFL", "StoCFL"],
 )
 def test_run_is_resumed_to_the_bit(algorithm: Algorithm, tmp_path: Path):
     options = {"algorithm": algorithm, "checkpoint": ALWAYS}
@@ -202,10 +202,10 @@ def end_of(plan: Plan, algorithm: Algorithm) -> Any:
     return last.state
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "algorithm"),
-    thinned([name for name in PLANS if name != "trainer"], [GROUPS, IFCA(2), StoCFL(psi="gradient")]),
+    product([name for name in PLANS if name != "trainer"], [GROUPS, IFCA(2), StoCFL(psi="gradient")]),
 )
 def test_every_engine_gives_the_trainers_result(name: str, algorithm: Algorithm):
     found, expected = end_of(PLANS[name], algorithm), end_of(PLANS["trainer"], algorithm)
@@ -216,7 +216,7 @@ def test_every_engine_gives_the_trainers_result(name: str, algorithm: Algorithm)
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("algorithm", thinned([GROUPS, IFCA(2)]), ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize("algorithm", [GROUPS, IFCA(2)], ids=lambda a: type(a).__name__)
 def test_workers_give_the_same_bits(cluster: None, algorithm: Algorithm):
     found = end_of(Plan("chain", workers=2), algorithm)
     expected = end_of(Plan("chain"), algorithm)

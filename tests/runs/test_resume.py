@@ -22,7 +22,6 @@ import numpy as np
 import pytest
 import torch
 from digits_experiment import digits
-from lanes import thinned
 from processes import OPTIONS, ROUNDS, contents, in_child, resume, same_but_saves, start, wait, wait_for, without_clocks
 from torch import nn
 
@@ -43,10 +42,10 @@ from lit_cfl.storage.config_file import read_run_id, stored_config, write_config
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tasks import Classification
 
-pytestmark = pytest.mark.usefixtures("output")
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("output")]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_run_killed_at_ten_random_moments_ends_as_if_never_killed(whole: Path, tmp_path: Path):
     path, moments = tmp_path / "run", random.Random(5)
     begun = time.monotonic()
@@ -68,7 +67,6 @@ def test_run_killed_at_ten_random_moments_ends_as_if_never_killed(whole: Path, t
     assert same_but_saves(contents(path), contents(whole))
 
 
-@pytest.mark.long
 def test_run_killed_before_its_first_checkpoint_starts_again(whole: Path, tmp_path: Path):
     path = tmp_path / "run"
     child = in_child(start(path, "--checkpoint.every_seconds", "1000"))
@@ -80,7 +78,6 @@ def test_run_killed_before_its_first_checkpoint_starts_again(whole: Path, tmp_pa
     assert same_but_saves(contents(path), contents(whole))
 
 
-@pytest.mark.long
 def test_run_killed_during_a_save_resumes_from_the_previous_save(whole: Path, tmp_path: Path):
     path = tmp_path / "run"
 
@@ -111,7 +108,6 @@ def test_run_killed_during_a_save_resumes_from_the_previous_save(whole: Path, tm
     assert same_but_saves(contents(path), contents(whole))
 
 
-@pytest.mark.long
 def test_run_killed_after_its_last_round_only_writes_its_end(whole: Path, tmp_path: Path):
     shutil.copytree(whole, tmp_path / "run")
     (tmp_path / "run" / "summary.json").unlink()
@@ -120,8 +116,7 @@ def test_run_killed_after_its_last_round_only_writes_its_end(whole: Path, tmp_pa
     assert same_but_saves(contents(tmp_path / "run"), contents(whole))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("signum", thinned([signal.SIGTERM, signal.SIGINT]))
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_signal_saves_and_prints_the_command_to_resume(
     signum: signal.Signals, whole: Path, tmp_path: Path, output: Path
 ):
@@ -139,7 +134,6 @@ def test_signal_saves_and_prints_the_command_to_resume(
     assert same_but_saves(contents(path), contents(whole))
 
 
-@pytest.mark.long
 def test_write_over_the_limit_leaves_the_last_checkpoint_intact(whole: Path, tmp_path: Path, output: Path):
     path = tmp_path / "run"
     child = in_child(start(path, "--checkpoint.every_seconds", "0"))
@@ -162,7 +156,6 @@ def test_write_over_the_limit_leaves_the_last_checkpoint_intact(whole: Path, tmp
     assert same_but_saves(contents(path), contents(whole))
 
 
-@pytest.mark.long
 def test_full_disk_while_saving_is_a_clear_error(tmp_path: Path, monkeypatch, capsys):
     path, saves, sync = tmp_path / "run", [], os.fsync
 
@@ -182,7 +175,6 @@ def test_full_disk_while_saving_is_a_clear_error(tmp_path: Path, monkeypatch, ca
     assert saved["round"] == 2
 
 
-@pytest.mark.long
 def test_resume_goes_together_with_the_same_configuration_only(ended: Path, capsys):
     same = ["run", *OPTIONS, "--rounds", str(ROUNDS), "--resume", str(ended)]
     assert main(same) == 0
@@ -207,7 +199,6 @@ def test_options_that_differ_are_named_with_both_values(tmp_path: Path):
         require_agreement(tmp_path, stored | {"local": {"epochs": 2}}, stored, new_plan=False)
 
 
-@pytest.mark.long
 def test_finished_run_prints_its_table_and_changes_nothing(ended: Path, capsys):
     before = {p: p.read_bytes() for p in ended.rglob("*") if p.is_file()}
     assert main(resume(ended)) == 0
@@ -215,7 +206,6 @@ def test_finished_run_prints_its_table_and_changes_nothing(ended: Path, capsys):
     assert {p: p.read_bytes() for p in ended.rglob("*") if p.is_file()} == before
 
 
-@pytest.mark.long
 def test_finished_run_is_extended_by_more_rounds(whole: Path, tmp_path: Path):
     assert main(start(tmp_path / "run", rounds=5)) == 0
     assert main(resume(tmp_path / "run", "--rounds", str(ROUNDS))) == 0
@@ -224,7 +214,6 @@ def test_finished_run_is_extended_by_more_rounds(whole: Path, tmp_path: Path):
         assert mine[key] == other[key], key
 
 
-@pytest.mark.long
 def test_extension_that_is_killed_has_no_files_of_the_earlier_end(ended: Path):
     child = in_child(resume(ended, "--rounds", str(ROUNDS + 200)))
     wait_for(ended / "metrics.csv", f"\n{ROUNDS + 1},")
@@ -237,7 +226,6 @@ def test_extension_that_is_killed_has_no_files_of_the_earlier_end(ended: Path):
         _ = load_run(ended).clients
 
 
-@pytest.mark.long
 def test_run_killed_between_a_new_plan_in_its_config_and_the_checkpoint_is_resumed(whole: Path, tmp_path: Path):
     """A run that changes its plan, for example for lack of memory, writes `config.yaml` before the checkpoint."""
     path = tmp_path / "run"
@@ -253,7 +241,6 @@ def test_run_killed_between_a_new_plan_in_its_config_and_the_checkpoint_is_resum
     assert now["plan"] == config["plan"]
 
 
-@pytest.mark.long
 def test_null_for_the_plan_and_a_forgotten_directory_are_refused_in_a_line(whole: Path, capsys):
     assert main(["run", "--resume", str(whole), "--plan", "null"]) == 2
     assert "--plan is null, but a resumed run keeps its plan; leave it out" in capsys.readouterr().err
@@ -262,7 +249,6 @@ def test_null_for_the_plan_and_a_forgotten_directory_are_refused_in_a_line(whole
     assert message == "lit-cfl: error: argument --resume: expected one argument; see lit-cfl run --help"
 
 
-@pytest.mark.long
 def test_directory_without_a_run_is_started_only_with_a_configuration(whole: Path, tmp_path: Path, capsys):
     assert main(resume(tmp_path / "none")) == 2
     assert "holds no run to resume; give its directory, or --config to start one there" in capsys.readouterr().err
@@ -271,7 +257,6 @@ def test_directory_without_a_run_is_started_only_with_a_configuration(whole: Pat
     assert same_but_saves(contents(path), contents(whole))
 
 
-@pytest.mark.long
 def test_all_seeds_and_baselines_are_resumed(tmp_path: Path):
     options = ["--seeds", "[0, 1]", "--checkpoint.every_seconds", "1000"]
     assert main(start(tmp_path / "whole", *options, rounds=3)) == 0
@@ -402,7 +387,6 @@ def test_options_determine_the_data_of_our_own_modules_without_arrays(data: Any,
     assert (data_options(data) is not None) == known
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "key", "now"),
     [("describe_steps", "chains", "compiled elsewhere"), ("processor_name", "processor", "another processor")],

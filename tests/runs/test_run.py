@@ -32,7 +32,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.long
 def test_same_seed_gives_the_same_metrics(finished: Path, tmp_path: Path):
     run(digits(baseline=FedAvg()), tmp_path / "again")
     assert timeless_rows(tmp_path / "again") == timeless_rows(finished)
@@ -133,7 +132,6 @@ def test_a_sample_of_the_clients_may_be_scored(tmp_path: Path):
     assert summary["test/max_weighted_accuracy"] is None  # the papers' score needs all clients
 
 
-@pytest.mark.long
 def test_several_seeds_are_whole_runs_and_their_means(tmp_path: Path):
     result = run(digits(seeds=[3, 4], baseline=FedAvg()), tmp_path / "two")
     parts = [json.loads((tmp_path / "two" / f"seed-{s}" / "summary.json").read_text()) for s in (3, 4)]

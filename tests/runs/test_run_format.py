@@ -90,7 +90,6 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path):
         Checkpoint(tmp_path).load()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("number", [1, None])
 def test_a_configuration_with_or_without_a_format_starts_a_new_run(number: object, tmp_path: Path):
     words = ["--rounds", "1", "--data.num_clients", "12", "--baseline", "null", "--quiet"]

@@ -10,7 +10,6 @@ import pytest
 import yaml
 from digits_experiment import timeless_rows
 from hub import fresh_caches, write_images
-from lanes import thinned
 
 from lit_cfl import load_run
 from lit_cfl.cli.main import main
@@ -74,7 +73,6 @@ def used(path: Path) -> str:
     return partition_hash(load_run(path).data)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("given", ["first", "first/partition.npz"])
 def test_partition_is_taken_from_a_run_directory_or_its_file(first: Path, given: str):
     again = run("again", "--data.partition_file", given, "--seed", "5", "--data.num_clients", "2")
@@ -91,7 +89,6 @@ def test_folder_without_a_run_is_refused_with_the_missing_file(capsys: pytest.Ca
     assert "empty/partition.npz; a run saves its own" in said
 
 
-@pytest.mark.long
 def test_run_whose_partition_file_is_gone_resumes_and_is_scored(capsys: pytest.CaptureFixture[str]):
     first = run("first", data={"class_path": "Digits", "init_args": {"num_clients": 5, "newcomers": 0.2}})
     whole = run("whole", "--data.partition_file", "first")
@@ -106,7 +103,6 @@ def test_run_whose_partition_file_is_gone_resumes_and_is_scored(capsys: pytest.C
     assert load_run(half).data.num_clients == 5  # the configuration says six
 
 
-@pytest.mark.long
 def test_run_without_a_checkpoint_takes_the_file_that_it_was_given_and_not_a_copy_that_may_be_anothers(first: Path):
     other = run("other", "--data.partition_seed", "9")
     whole, half = (run(name, "--data.partition_file", "first") for name in ("whole", "half"))
@@ -116,7 +112,6 @@ def test_run_without_a_checkpoint_takes_the_file_that_it_was_given_and_not_a_cop
     assert timeless_rows(half) == timeless_rows(whole)
 
 
-@pytest.mark.long
 def test_other_clients_are_scored_whatever_partition_the_run_had(first: Path, monkeypatch: pytest.MonkeyPatch):
     again = run("again", "--data.partition_file", "first")
     seen: list[int] = []
@@ -135,8 +130,8 @@ def test_other_clients_are_scored_whatever_partition_the_run_had(first: Path, mo
     assert seen == [9, 4, 6]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("data", thinned([MNIST, {"class_path": "Hybrid", "init_args": {"parts": [MNIST, MNIST]}}]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("data", [MNIST, {"class_path": "Hybrid", "init_args": {"parts": [MNIST, MNIST]}}])
 def test_run_is_resumed_in_another_folder(data: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_images(Path("pictures"), 60, 30)
     whole, half = run("whole", data=data), run("half", "--rounds", "1", data=data)
@@ -150,7 +145,6 @@ def test_run_is_resumed_in_another_folder(data: dict[str, Any], tmp_path: Path, 
     assert timeless_rows(Path("again")) == timeless_rows(whole)
 
 
-@pytest.mark.long
 def test_run_is_resumed_in_its_folder_with_its_original_file():
     write_images(Path("pictures"), 60, 30)
     first = run("first", data=MNIST)
@@ -160,7 +154,6 @@ def test_run_is_resumed_in_its_folder_with_its_original_file():
     assert len(timeless_rows(half)) == 2
 
 
-@pytest.mark.long
 def test_baseline_and_run_have_one_partition_whose_file_is_gone():
     write_images(Path("pictures"), 60, 30)
     first = run("first", data=MNIST)
@@ -172,7 +165,6 @@ def test_baseline_and_run_have_one_partition_whose_file_is_gone():
     assert used(begun / "baseline") == used(begun)
 
 
-@pytest.mark.long
 def test_paths_of_a_configuration_are_recorded_whole(tmp_path: Path):
     write_images(Path("pictures"), 60, 30)
     run("first", data=MNIST)
@@ -209,7 +201,6 @@ def test_a_configuration_for_workers_has_absolute_paths_of_loggers_too(tmp_path:
     assert valid_anywhere({"name": "a"}) == {"name": "a"}
 
 
-@pytest.mark.long
 def test_run_directory_of_several_seeds_is_refused_as_a_partition(capsys: pytest.CaptureFixture[str]):
     run("first", "--seeds", "[0, 1]", "--rounds", "1")
     with pytest.raises(InputError, match="give one of its seeds: seed-0, seed-1"):

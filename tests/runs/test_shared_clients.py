@@ -93,7 +93,6 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.long
 def test_the_closing_table_compares_the_clients_that_both_score(capsys: pytest.CaptureFixture[str]):
     assert main([*RUN, "--run_dir", "here"]) == 0
     out, shared = capsys.readouterr().out, scored("here")
@@ -118,7 +117,6 @@ def test_a_table_over_all_clients_says_who_was_scored_with_what_they_would_be_se
     assert re.search(rf"^FedGroup +{expected} ", out, re.MULTILINE)
 
 
-@pytest.mark.long
 def test_a_comparison_subtracts_over_the_clients_that_both_score(capsys: pytest.CaptureFixture[str]):
     words = ("--algorithms", "FedAvg", "FedGroup", "--FedGroup.pretrain_scale", "2", "--seeds", "0", "1")
     assert main([*SMALL, *words, "--rounds", "1", "--compare_dir", "c"]) == 0

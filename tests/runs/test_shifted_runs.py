@@ -108,7 +108,6 @@ def by_client(r: Round, before: FederatedData) -> dict[int, int]:
     return found
 
 
-@pytest.mark.long
 def test_log_says_what_really_moved(tmp_path: Path):
     experiment = shifting((SwapAll(probability=0.5),))
     run(experiment, tmp_path / "run")
@@ -142,7 +141,6 @@ def test_agreement_leaves_out_clients_whose_cluster_is_unknown(tmp_path: Path):
     assert metrics[-1]["clusters/ari"] is None
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("shift", [ALL, PART, (SwapAll(0.6, participants="warm"),)], ids=["all", "part", "warm"])
 def test_resumed_run_is_the_whole_one(shift: tuple[Shift, ...], tmp_path: Path):
     data = few_labels(shift)

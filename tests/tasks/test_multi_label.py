@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from math import exp, isnan, log1p, nan
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lanes import thinned
 from ragged import PLANS, SGD, SHAPE, fitted, ragged_data, rows_of
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -113,7 +113,8 @@ def several(labels: int = 4) -> FederatedData:
 NETS = {"linear": lambda: MCLR(SHAPE, 4), "mlp": lambda: MLP(12, SHAPE, 4), "cnn": lambda: MNISTCNN(SHAPE, 4)}
 
 
-@pytest.mark.parametrize(("net", "plan"), thinned(NETS, ["chain", *(name for name in PLANS if name != "trainer")]))
+@pytest.mark.nightly
+@pytest.mark.parametrize(("net", "plan"), product(NETS, ["chain", *(name for name in PLANS if name != "trainer")]))
 def test_every_engine_gives_the_trainers_result(net: str, plan: str):
     if (net, plan) == ("cnn", "chain"):
         traits = TaskTraits.of(MultiLabel(NETS[net](), SGD), several())
@@ -161,7 +162,6 @@ def experiment(**changes: Any) -> Experiment:
     return Experiment(**(settings | changes))
 
 
-@pytest.mark.long
 def test_a_run_has_the_scores_in_its_tables_in_every_engine(tmp_path: Path):
     last = {}
     for engine in ("chain", "loop", "trainer"):
@@ -206,7 +206,6 @@ def test_classes_are_refused_as_labels_of_this_task():
         experiment(data=data, algorithm=FedAvg(), cohort_size=2).prepare(0)
 
 
-@pytest.mark.long
 def test_a_configuration_runs_and_a_report_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     content = f"""
 rounds: 2

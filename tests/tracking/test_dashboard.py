@@ -42,14 +42,12 @@ def documented() -> set[str]:
     return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
 
 
-@pytest.mark.long
 def test_every_documented_metric_is_on_one_panel():
     metrics = on_panels()
     assert len(metrics) == len(set(metrics))
     assert set(metrics) | {"round"} == documented()
 
 
-@pytest.mark.long
 def test_every_panel_has_a_metric_that_real_runs_know(tmp_path: Path):
     known = set()
     for name, words in RUNS.items():
@@ -76,7 +74,6 @@ def test_panels_are_of_the_scores_of_a_run(tmp_path: Path, capsys: pytest.Captur
         dashboard(["--list", "--run", "nowhere"])
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("key", ["", "a" * 40], ids=["no key", "no network"])
 def test_without_a_key_or_a_network_it_says_what_to_do(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("wandb_workspaces", reason="needs the extra dashboard")

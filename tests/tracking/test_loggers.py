@@ -90,7 +90,6 @@ def die_with_the_last_figures_of_round_5_on_their_way() -> None:
     Checkpoint.save = last  # type: ignore[assignment, method-assign]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "window", [die_between_the_figures_of_round_5, die_with_the_last_figures_of_round_5_on_their_way]
 )
@@ -110,7 +109,6 @@ def test_tensorboard_has_each_figure_once_after_a_kill(window: Any, output: Path
     assert shown(folder) == figures(tmp_path / "run")
 
 
-@pytest.mark.long
 def test_run_extended_by_more_rounds_continues_in_its_folder(tmp_path: Path):
     tracking = Tracking(loggers=[partial(TensorBoardLogger, tmp_path / "tb"), partial(CSVLogger, tmp_path / "csv")])
     run(digits(rounds=2, tracking=tracking), tmp_path / "run")

@@ -90,7 +90,6 @@ def test_logger_whose_package_is_missing_is_refused_before_anything_is_trained(t
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.long
 def test_yaml_of_the_documentation_names_a_logger(tmp_path: Path, monkeypatch):
     page = (Path(__file__).parents[2] / "docs" / "tracking.md").read_text()
     (text,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)

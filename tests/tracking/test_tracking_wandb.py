@@ -42,7 +42,7 @@ from lit_cfl.tracking import service, trackers
 from lit_cfl.tracking.offline import folders_of, sync_line
 from lit_cfl.tracking.trackers import Trackers
 
-pytestmark = pytest.mark.slow  # each test starts a process, and most of them the service of wandb
+pytestmark = pytest.mark.nightly  # each test starts a process, and most of them the service of wandb
 REFUSES = "http://127.0.0.1:9"
 
 

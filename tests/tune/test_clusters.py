@@ -239,7 +239,7 @@ def numbers(path: Path) -> list[dict[str, str]]:
         return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in csv.DictReader(file)]
 
 
-@pytest.mark.cluster
+@pytest.mark.nightly
 def test_a_launched_run_gives_what_it_gives_here(token_cluster: Cluster, tmp_path: Path, capsys):
     config = experiment_file(tmp_path)
     words = ["--config", config, "--rounds", "3"]
@@ -255,7 +255,7 @@ def test_a_launched_run_gives_what_it_gives_here(token_cluster: Cluster, tmp_pat
     assert [path for path in code_there if str(tmp_path) in path] == []  # the job used the code that was sent
 
 
-@pytest.mark.cluster
+@pytest.mark.nightly
 def test_a_launched_study_comes_back_with_its_best(token_cluster: Cluster, tmp_path: Path):
     space = {"algorithm.eta_g": {"grid": [0.0, 0.3]}}
     study_file(tmp_path, space=space, limits={}, scheduler="FIFOScheduler", num_repeats=1)
@@ -291,7 +291,7 @@ print("followed", job, launch(["--follow", job, "--address", address, "--run_dir
 """
 
 
-@pytest.mark.cluster
+@pytest.mark.nightly
 def test_a_job_can_be_left_stopped_and_followed_and_a_failed_one_says_why(token_cluster: Cluster, tmp_path: Path):
     log = tmp_path / "log.txt"
     slow = SLOW | {"init_args": {"pause": 0.5, "log": str(log)}}
@@ -309,7 +309,7 @@ def test_a_job_can_be_left_stopped_and_followed_and_a_failed_one_says_why(token_
     assert 4 <= len(numbers(tmp_path / "left")) < 500
 
 
-@pytest.mark.cluster
+@pytest.mark.nightly
 def test_a_cluster_that_wants_a_token_is_refused_without(token_cluster: Cluster):
     with pytest.raises(InputError, match="refused the token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"):
         Jobs(token_cluster.url)
@@ -335,7 +335,7 @@ class Gated(FedAvg):
 """
 
 
-@pytest.mark.cluster
+@pytest.mark.nightly
 def test_a_study_over_two_nodes_survives_the_death_of_one(token_cluster: Cluster, tmp_path: Path):
     log = Path(token_cluster.environment["GATED_LOG"])
     log.unlink(missing_ok=True)
@@ -381,7 +381,7 @@ exec "$@"
 """
 
 
-@pytest.mark.cluster
+@pytest.mark.nightly
 def test_the_slurm_script_starts_a_cluster_runs_its_command_and_leaves_nothing(tmp_path: Path):
     for name, text in (("scontrol", SCONTROL), ("srun", SRUN)):
         (tmp_path / name).write_text(text)

@@ -84,7 +84,6 @@ def test_own_code_goes_along_and_nothing_else_of_the_folder(project: Path):
     assert str(project) not in str(config)
 
 
-@pytest.mark.long
 def test_the_configuration_that_is_sent_is_the_same_experiment(tmp_path: Path):
     words = ["--config", "quickstart", "--seed", "5", "--tiny"]
     _, config = sent(read_launch_request(words))
@@ -94,7 +93,6 @@ def test_the_configuration_that_is_sent_is_the_same_experiment(tmp_path: Path):
     assert there.experiment.rounds == 1
 
 
-@pytest.mark.long
 def test_a_study_goes_with_its_base_whole(project: Path):
     algorithms = {"choice": [*ALGORITHMS["choice"], {"class_path": "own_of_launch.Own"}]}
     (project / "base.yaml").write_text(yaml.safe_dump(base(rounds=9)))
@@ -114,7 +112,6 @@ def test_a_study_goes_with_its_base_whole(project: Path):
     assert {**there.base, "code": 0} == {**here.base, "code": 0}
 
 
-@pytest.mark.long
 def test_named_files_go_along_and_the_configuration_finds_them(project: Path):
     (project / "tables" / ".git").mkdir(parents=True)
     for name in ("a.csv", "b.csv", ".git/config"):
@@ -389,7 +386,6 @@ def test_ctrl_c_leaves_the_job_running_and_names_the_command_to_follow_it(jobs, 
     assert f"ray job stop {job} --address http://head:8265" in said
 
 
-@pytest.mark.long
 def test_a_failed_job_says_why_and_its_exit_code_is_ours(jobs, project: Path, capsys):
     jobs.status = "FAILED"
     assert command.launch([*LAUNCH, "--run_dir", "back"]) == 2

@@ -13,6 +13,8 @@ from lit_cfl.config.variants import build
 from lit_cfl.errors import InputError
 from lit_cfl.tune.options import parse_study
 
+pytestmark = pytest.mark.nightly  # a table of tests states these facts
+
 
 def typed(config: Path, *words: str) -> int:
     code = main(["tune", "--config", str(config), "--study_dir", str(config.parent / "study"), *words])
@@ -20,7 +22,6 @@ def typed(config: Path, *words: str) -> int:
     return code
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("changes", "words", "message"),
     [

@@ -42,7 +42,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedStudy:
     return prepare(parse_study(["--config", str(study_file(path, **STUDY))]).study, path)
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("half_a_minute")
 @pytest.mark.parametrize(
     ("words", "at_a_time", "time"),
@@ -81,7 +80,6 @@ def test_time_is_that_of_all_trials_and_repeats_divided_by_those_at_a_time(
     assert ("at the end" in lines) == ("--num_repeats" not in words)
 
 
-@pytest.mark.long
 def test_it_says_what_is_tried_and_how_large_a_trial_is_and_writes_nothing(capsys: pytest.CaptureFixture[str]):
     points = [{"algorithm": "IFCA", "IFCA.num_clusters": 3}]
     lines = said(capsys, space={"algorithm": ALGORITHMS}, points=points)
@@ -94,7 +92,6 @@ def test_it_says_what_is_tried_and_how_large_a_trial_is_and_writes_nothing(capsy
     assert [file.name for file in Path().iterdir()] == ["study-to-run.yaml"]
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("half_a_minute")
 def test_trials_on_a_cluster_are_as_many_as_it_has_room_for(capsys: pytest.CaptureFixture[str]):
     lines = said(capsys, "--ray.address", "no-such-host:6379")  # the address is not contacted
@@ -102,7 +99,6 @@ def test_trials_on_a_cluster_are_as_many_as_it_has_room_for(capsys: pytest.Captu
     assert lines["whole study"].startswith("about 8 min 0 s of local training, divided among the cluster")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -34,7 +34,6 @@ def rows_of(path: Path) -> list[tuple[str, str]]:
         return [(row["status"], row[METRIC]) for row in csv.DictReader(file)]
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("figures")
 def test_table_best_and_pictures_are_there_from_the_first_finished_trial_on(files: StudyFiles, tmp_path: Path):
     step = StudyCallback(print, files.refresh)
@@ -52,7 +51,6 @@ def test_table_best_and_pictures_are_there_from_the_first_finished_trial_on(file
     assert (tmp_path / "best.yaml").read_text().startswith("# The best trial of tiny-study, 0002; expect the same ")
 
 
-@pytest.mark.long
 def test_drawing_takes_a_twentieth_of_the_time_while_trials_run(files: StudyFiles, monkeypatch: pytest.MonkeyPatch):
     clock, drawn = [100.0], []
 
@@ -71,7 +69,6 @@ def test_drawing_takes_a_twentieth_of_the_time_while_trials_run(files: StudyFile
     assert len(drawn) == 3  # drawn at the end in any case
 
 
-@pytest.mark.long
 def test_a_trial_that_was_stopped_early_is_not_the_best_whatever_its_figure(files: StudyFiles, tmp_path: Path):
     files.trials.end(0, last_result(0.5))
     files.trials.end(1, last_result(0.9, rounds=1, finished=False))

@@ -43,7 +43,7 @@ def test_content_of_a_study_is_searched_and_its_tables_come_back():
     pd.testing.assert_frame_equal(again.trials, found.trials)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.ray
 @pytest.mark.usefixtures("cluster")
 def test_study_is_judged_by_a_score_after_fine_tuning():

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import ray
-from lanes import thinned
 from ray import tune as ray_tune
 from studies import SLOW, base, study_file
 from tune_trials import METRIC, last_result, new_trials
@@ -84,8 +83,7 @@ def test_what_the_command_cannot_write_ends_the_study(
         assert f"resume with: lit-cfl tune --resume {tmp_path}" in said
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("error", thinned(ERRORS, ids=map(repr, ERRORS)))
+@pytest.mark.parametrize("error", ERRORS, ids=map(repr, ERRORS))
 def test_a_trial_that_cannot_write_ends_the_study_and_has_not_failed(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -104,7 +102,6 @@ def test_a_trial_that_cannot_write_ends_the_study_and_has_not_failed(
     assert not (tmp_path / "trials" / "0000" / "error.txt").exists()
 
 
-@pytest.mark.long
 def test_a_repeat_that_cannot_write_ends_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     prepared = prepare(parse_study(["--config", str(study_file(tmp_path))]).study, tmp_path)
     cause = SaveError("rows.bin could not be written")

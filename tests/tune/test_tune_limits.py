@@ -52,7 +52,6 @@ def test_a_trial_whose_time_could_not_be_noted_on_a_full_disk_continues(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.long
 def test_a_trial_that_hangs_in_c_is_killed_and_not_restarted(tmp_path: Path):
     assert in_a_process(tmp_path, hang) == 1
     assert re.search(r'test_tune_limits\.py", line \d+ in hang\n', (tmp_path / "too_long.txt").read_text())

@@ -7,7 +7,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from lanes import thinned
 from rich.console import Console
 from studies import ALGORITHMS, STUDY
 
@@ -24,6 +23,8 @@ from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import Space
 from lit_cfl.tune.study import Study
 from lit_cfl.tune.study_result import StudyResult
+
+pytestmark = pytest.mark.nightly  # a table of tests states these facts
 
 METRIC = "val/weighted_accuracy"
 PLAIN = parse_space(
@@ -104,7 +105,6 @@ def test_importance_is_unknown_with_few_trials_or_equal_figures():
     assert importance(same, parse_space({"algorithm.num_clusters": {"choice": [3]}}), Objective()) == {}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("space", "rows", "drawn"),
     [
@@ -125,8 +125,7 @@ def test_pictures_without_data_are_skipped(space: Space, rows: list[dict[str, An
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("broken", thinned(["history", "slices", "importance", "pareto"]))
+@pytest.mark.parametrize("broken", ["history", "slices", "importance", "pareto"])
 def test_a_picture_that_cannot_be_drawn_leaves_the_others(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def fails(*_: object) -> None:
         raise ZeroDivisionError("planted\nmore")
@@ -148,7 +147,6 @@ def test_a_folder_that_cannot_be_made_is_reported_once(tmp_path: Path):
     assert said[0].startswith("pictures cannot be drawn and is left out (FileExistsError")
 
 
-@pytest.mark.long
 def test_an_earlier_picture_is_removed(tmp_path: Path):
     for count in (12, 3):
         rows = plain_rows(count)

@@ -85,7 +85,7 @@ def shortened(name: str, first_clustering_round: int, folder: Path) -> Path:
     return folder / "study.yaml"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("figures")
 @pytest.mark.parametrize("name", READY)
 def test_a_ready_study_can_be_run_and_runs_with_two_tiny_trials(
@@ -125,7 +125,7 @@ def slow_study(folder: Path, pause: float, rounds: int = 4, **changes: Any) -> P
     return study_file(folder, base=base(algorithm=algorithm, rounds=rounds), **(own | changes))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.ray
 @pytest.mark.usefixtures("cluster")
 def test_trials_that_run_when_the_time_is_up_are_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -243,7 +243,7 @@ def test_a_bad_trial_is_stopped_early_and_wandb_keeps_each_trial_and_the_study(
     assert set(record["digests"]) == {"config.yaml", "metrics.csv"}
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.ray
 @pytest.mark.usefixtures("cluster", "figures")
 def test_each_experiment_of_the_front_of_two_objectives_can_be_run_again(tmp_path: Path):
@@ -308,7 +308,7 @@ def test_data_that_cannot_travel_are_loaded_by_each_trial():
         assert share(experiment) is None
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.ray
 @pytest.mark.usefixtures("cluster")
 def test_the_notebook_prints_what_it_says(

@@ -53,7 +53,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedStudy:
     return prepare(parse_study(["--config", str(study_file(path, num_repeats=3))]).study, path)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("concurrent", "most"), [(None, 6), (2, 2), (9, 6)])
 def test_as_many_runs_as_trials_run_at_once_and_their_files_are_in_the_study(
     prepared: PreparedStudy, concurrent: int | None, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

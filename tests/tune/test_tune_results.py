@@ -82,7 +82,6 @@ def test_a_trial_without_a_share_of_a_gpu_trains_on_the_cpu(
     assert experiment.to_dict()["plan"]["device"] == device
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("gpus", "expected"), [(0.25, [0.25]), (1.0, []), (2.0, []), (0.0, [])])
 def test_trials_and_runs_on_new_seeds_hold_their_share_of_a_gpus_memory(
     gpus: float, expected: list[float], job: TrialJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import ray
-from lanes import every_third
 from studies import ALGORITHMS, base, study_file
 from synthetic import synthetic
 from tune_trials import new_trials
@@ -68,16 +67,14 @@ def fitted(study: Study, path: Path, samples: int) -> tuple[Any, Trials]:
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize(
     ("space", "options", "samples"),
-    every_third(
-        [
-            (ETA, {}, 7),
-            (GRID, {"scheduler": "FIFOScheduler"}, 4),
-            (ETA, {"searcher": "TPESampler", "scheduler": "MedianStoppingRule"}, 7),
-            ({"algorithm": ALGORITHMS}, {"searcher": {"class_path": "TPESampler"}}, 7),
-            (ETA, {"searcher": "optuna.samplers.QMCSampler", "scheduler": "ray.tune.schedulers.ASHAScheduler"}, 7),
-            (ETA, {"second_metric": "traffic/mib"}, 5),
-        ]
-    ),
+    [
+        (ETA, {}, 7),
+        (GRID, {"scheduler": "FIFOScheduler"}, 4),
+        (ETA, {"searcher": "TPESampler", "scheduler": "MedianStoppingRule"}, 7),
+        ({"algorithm": ALGORITHMS}, {"searcher": {"class_path": "TPESampler"}}, 7),
+        (ETA, {"searcher": "optuna.samplers.QMCSampler", "scheduler": "ray.tune.schedulers.ASHAScheduler"}, 7),
+        (ETA, {"second_metric": "traffic/mib"}, 5),
+    ],
 )
 def test_each_searcher_and_scheduler_ends(space: dict[str, Any], options: dict[str, Any], samples: int, tmp_path: Path):
     asked = study(space, **options, resources=Resources(cpus=2))  # one process, which takes 7 s of CPU time to start
@@ -267,7 +264,6 @@ def test_a_trial_whose_last_round_was_not_yet_judged_is_stopped_when_it_reports_
     assert resumed.reports(resumed.add(4, "FedAvg"), 5, 0.9) == "STOP"
 
 
-@pytest.mark.long
 def test_reports_to_a_scheduler_are_read_from_the_files_of_a_study(tmp_path: Path):
     asked = parse_study(["--config", str(study_file(tmp_path, seeds=[3, 4], limits={"trials": 3}))]).study
     prepared = prepare(asked, tmp_path)

@@ -146,7 +146,6 @@ def test_points_follow_the_default_as_a_searcher_would_give_them():
     assert type(point.values["algorithm.eta_g"]) is float
 
 
-@pytest.mark.long
 def test_a_study_prepares_its_default_first(tmp_path: Path):
     grid = prepare(Study(build(base()).to_dict(), {"algorithm.num_clusters": {"grid": [2, 3]}}), tmp_path)
     assert (grid.limit, grid.first[0].inside) == (2, True)  # the default is a point of the grid

@@ -275,7 +275,6 @@ def optimizers(folder: Path) -> Path:
     return study_file(folder, space=space)
 
 
-@pytest.mark.long
 def test_classes_with_their_arguments_are_searched_unchanged(tmp_path: Path):
     """The parser would fill in all defaults of a class named by its full path, even `params: None` of Adam."""
     study = parse_study(["--config", str(optimizers(tmp_path))]).study
@@ -328,7 +327,6 @@ def test_every_choice_is_a_corner_even_where_there_are_many():
     }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("space", "message"),
     [
@@ -355,7 +353,6 @@ def test_the_whole_space_is_checked_at_once(space: dict[str, Any], message: str)
         check(space)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("space", "message"),
     [
@@ -392,7 +389,6 @@ def test_data_without_a_validation_part_are_refused():
         check({"algorithm.eta_g": {"uniform": [0, 1]}}, data=data)
 
 
-@pytest.mark.long
 def test_the_latest_first_clustering_round_of_the_space_counts():
     space = {
         "algorithm": {"choice": ["FedAvg", {"class_path": "FLHC", "space": {"warmup_rounds": {"choice": [1, 3]}}}]}

@@ -190,7 +190,7 @@ def test_a_killed_study_that_loses_a_worker_has_the_trials_of_one_that_nobody_di
     assert left(command.mark) == []
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cluster")
 def test_an_interrupted_study_of_several_algorithms_resumes_with_optuna_and_is_extended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -234,7 +234,7 @@ def test_an_interrupted_study_of_several_algorithms_resumes_with_optuna_and_is_e
     assert main(["tune", "--resume", str(study)]) == 2
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cluster")
 def test_trials_that_fail_or_hang_are_listed_and_the_others_continue(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -263,7 +263,7 @@ def test_trials_that_fail_or_hang_are_listed_and_the_others_continue(
     assert "own_slow.py" in (hung / "too_long.txt").read_text()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cluster", "figures")
 def test_a_study_over_several_algorithms_and_a_common_option_finishes_and_is_extended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
