@@ -123,9 +123,9 @@ def _summarise(out: Path, check: bool) -> int:
 
 def _refuse_without_effect(given: argparse.Namespace) -> None:
     """Raises InputError for options that the table ignores, or would ignore together with `--pages`."""
-    not_taken = {given.table: (*_OF_RUNS, "pages") if given.table in (SUMMARY, RECORD) else ()}
-    if given.table != SUMMARY:
-        not_taken[given.table] = (*not_taken[given.table], "check")
+    not_taken: dict[str, tuple[str, ...]] = {given.table: () if given.table == SUMMARY else ("check",)}
+    if given.table in (SUMMARY, RECORD):
+        not_taken[given.table] += (*_OF_RUNS, "pages")
     if given.pages:
         not_taken[f"{given.table} --pages"] = _OF_RUNS
     for command, names in not_taken.items():

@@ -48,7 +48,7 @@ class FedRC(FedEM):
         "Guo, Tang, Lin. FedRC: Tackling Diverse Distribution Shifts Challenge in Federated Learning by Robust "
         "Clustering. ICML 2024. arXiv:2301.12379"
     )
-    state_type = FedRCState
+    state_type: ClassVar[Any] = FedRCState
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[Any, Info]:
         state, info = super().init(work, rng)

@@ -140,9 +140,11 @@ class OwnTest(Partition):
     num_train: int
 
     def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
-        clients = int(pool.owner.max()) + 1
-        train = ClientIndex.from_owners(pool.owner[: self.num_train], clients)
-        test = ClientIndex.from_owners(pool.owner[self.num_train :], clients)
+        owner = pool.owner
+        assert owner is not None  # `load_fold` gives the client of each example
+        clients = int(owner.max()) + 1
+        train = ClientIndex.from_owners(owner[: self.num_train], clients)
+        test = ClientIndex.from_owners(owner[self.num_train :], clients)
         test = ClientIndex(test.values + self.num_train, test.starts, test.sizes)
         return Division(train, test, torch.full((len(train),), -1), self.skew)
 
@@ -150,7 +152,7 @@ class OwnTest(Partition):
 @lru_cache(maxsize=1)
 def load_fold(anda_folder: Path, shift: str, level: int, fold: int) -> ArrayData:
     sys.path.insert(0, str(anda_folder.resolve().parent))
-    anda = import_module(f"{anda_folder.resolve().name}.anda")
+    anda: Any = import_module(f"{anda_folder.resolve().name}.anda")
     name, options = choose_arguments(shift, level)
     anda.load_full_datasets = lambda _: load_mnist()
     with redirect_stdout(printed := io.StringIO()):

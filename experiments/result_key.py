@@ -34,7 +34,7 @@ def compute_key(config: Mapping[str, Any]) -> str:
     a large learning rate, rounding can grow to percentage points (experiments/docs/reproduction/README.md, "What
     another machine gives"). Options that were added, removed or renamed are counted as `changed_options` says.
     """
-    config = REMOVED.get(EXPERIMENT, {}) | config
+    config = {**REMOVED.get(EXPERIMENT, {}), **config}
     decides = {name: _normalise(config.get(name), name) for name in _DECIDES}
     decides |= {name: _normalise(config[name], name) for name in _SINCE if config.get(name) is not None}
     return "r" + hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:_LENGTH]
@@ -63,7 +63,7 @@ def _normalise(value: Any, owner: str) -> Any:
             value["init_args"] = value.get("init_args", {})
         return {option: _normalise_option(option, part, name) for option, part in value.items()}
     kept = {option: part for option, part in value.items() if not (option in ADDED and part == ADDED[option])}
-    found = REMOVED.get(owner, {}) | kept
+    found = {**REMOVED.get(owner, {}), **kept}
     return {option: _normalise_option(option, part, owner) for option, part in found.items()}
 
 
