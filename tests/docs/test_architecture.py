@@ -139,5 +139,10 @@ def test_tests_mirror_the_source_and_no_two_files_of_theirs_share_a_name():
     files = [file.relative_to(ROOT / "tests") for file in (ROOT / "tests").rglob("*.py")]
     for folder in {file.parent for file in files if file.name.startswith("test_")}:
         assert any((ROOT / place / folder).is_dir() for place in ("", "lit_cfl")), folder
-    assert {str(file.parent) for file in files if not file.name.startswith("test_")} == {".", "helpers", "typed"}
+    assert {str(file.parent) for file in files if not file.name.startswith("test_")} == {
+        ".",
+        "cli/mistakes",
+        "helpers",
+        "typed",
+    }
     assert len({file.name for file in files}) == len(files)

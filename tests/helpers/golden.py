@@ -26,9 +26,10 @@ def check_golden(file: Path, found: object, *folders: Path) -> None:
         found: Text, or a structure of lists, dictionaries and numbers.
         folders: Temporary folders; the text has `TMP` instead.
     """
-    text = found if isinstance(found, str) else in_lines(plain(found)) + "\n"
+    text = found if isinstance(found, str) else json.dumps(plain(found))
     for folder in sorted(map(str, folders), key=len, reverse=True):
         text = text.replace(folder, "TMP")
+    text = text if isinstance(found, str) else in_lines(json.loads(text)) + "\n"  # lines break at the replaced names
     if "UPDATE" in os.environ:
         file.parent.mkdir(exist_ok=True)
         file.write_text(text, "utf-8")
