@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -41,7 +42,7 @@ LANE = "not ray and not nightly"
 _WAYS = ("tests/engines/test_ways.py", "tests/test_local_work.py")
 _ALGORITHMS = ("tests/algorithms/test_contract.py", "tests/algorithms/test_algorithms_on_data.py")
 _DATA = ("tests/datamodules/test_kinds_of_data.py", "tests/datamodules/test_shifts.py")
-_MISTAKES = ("tests/cli/test_mistakes.py",)
+_MISTAKES = ("tests/cli/test_users_mistakes.py",)
 _SHOWN = (
     "tests/report/test_definitions.py",
     "tests/pictures/test_golden_figures.py",
@@ -75,6 +76,7 @@ TABLES: dict[str, tuple[str, ...]] = {  # the first pattern that fits a file
     "lit_cfl/*.py": (*_WAYS, *_ALGORITHMS, *_RUNS),
     "*": (),
 }
+_OWN_CLASS = {file.stem for file in (ROOT / "tests" / "algorithms").glob("test_*.py")}  # such as `test_ifca`
 GOING = (  # tests that the plan drops or replaces by a table: they do not count as kept
     "tests/benchmarks/test_mutants.py",
     "tests/cli/test_help_cache.py",
@@ -126,8 +128,10 @@ class Bug:
 
     @property
     def tables(self) -> list[str]:
-        """Test files of the tables of this bug's part."""
-        return list(next(tables for pattern, tables in TABLES.items() if fnmatch(self.file, pattern)))
+        """Test files of the tables of this bug's part; of an algorithm's file, only the rows of that algorithm."""
+        files = list(next(tables for pattern, tables in TABLES.items() if fnmatch(self.file, pattern)))
+        name = Path(self.file).stem
+        return [*files, "-k", name] if files == [*_ALGORITHMS] and f"test_{name}" in _OWN_CLASS else files
 
     @property
     def kept(self) -> list[str]:
@@ -217,12 +221,11 @@ def run_tests(tree: Path, tests: Sequence[str]) -> tuple[int, str]:
 
 def find_failure(tests: Sequence[str]) -> str:
     """Returns the first test that fails, or "" if none does. Raises RuntimeError if the tests cannot run."""
-    present = [test for test in tests if (_tree / test.partition("::")[0]).exists()]
-    if not present:
+    if not tests:
         return ""
-    code, text = run_tests(_tree, present)
-    if code == _NO_SUCH_TEST and "::" in present[0]:  # the one that caught the bug before
-        return find_failure(present[1:])
+    code, text = run_tests(_tree, tests)
+    if code == _NO_SUCH_TEST and "::" in tests[0]:  # the one that caught the bug before
+        return find_failure(tests[1:])
     failed = _FAILED.search(text)
     if failed:
         return failed[1]
@@ -251,7 +254,7 @@ def planted(bug: Bug, tree: Path) -> Callable[[], None]:
     return remove
 
 
-def try_bug(bug: Bug) -> dict[str, str]:
+def try_bug(bug: Bug, with_tables: bool = True) -> dict[str, str]:
     """Plants a bug in this process' copy of the tree, runs its tests, and removes the bug again."""
     row = dict.fromkeys(COLUMNS, "") | {"name": bug.name, "file": bug.file, "bug": bug.bug}
     try:
@@ -259,7 +262,7 @@ def try_bug(bug: Bug) -> dict[str, str]:
     except (OSError, ValueError) as error:
         return row | {"trouble": str(error)}
     try:
-        row["table"] = find_failure(bug.tables)
+        row["table"] = find_failure(bug.tables) if with_tables else ""
         row["kept"] = "" if row["table"] else find_failure(bug.kept)
         row["trouble"] = "" if row["table"] or row["kept"] else "it gets through"
     except RuntimeError as error:
@@ -278,7 +281,7 @@ def _begin(folder: str) -> None:
     copy_tree(_tree)
 
 
-def try_all(bugs: Sequence[Bug], jobs: int) -> Iterator[dict[str, str]]:
+def try_all(bugs: Sequence[Bug], jobs: int, with_tables: bool = True) -> Iterator[dict[str, str]]:
     """Yields the outcome of each bug; at the end, corrects those of bugs whose test also fails without the bug."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
@@ -289,7 +292,7 @@ def try_all(bugs: Sequence[Bug], jobs: int) -> Iterator[dict[str, str]]:
         get_context("fork").Pool(jobs, _begin, [folder]) as pool,
     ):
         found = []
-        for row in pool.imap(try_bug, bugs):
+        for row in pool.imap(partial(try_bug, with_tables=with_tables), bugs):
             found.append(row)
             yield row
         caught = sorted({row["table"] or row["kept"] for row in found} - {""})
@@ -317,6 +320,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="names, such as 'ifca-*'")
     parser.add_argument("--jobs", type=int, default=1, help="bugs tried at the same time, each in its own copy")
     parser.add_argument("--through", action="store_true", help="only those that got through, or had trouble")
+    parser.add_argument("--kept", action="store_true", help="without the tables: those that got through them before")
     parser.add_argument("--check", action="store_true", help="only say which bugs cannot be planted")
     parser.add_argument("--summary", action="store_true", help="only count the recorded outcomes")
     options = parser.parse_args(arguments)
@@ -330,7 +334,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         known = read_results()
         bugs = [bug for bug in bugs if known.get(bug.name, {"trouble": "not tried"})["trouble"]]
     missed = []
-    for row in try_all(bugs, options.jobs):
+    for row in try_all(bugs, options.jobs, not options.kept):
         print(f"{row['name']}: {row['trouble'] or row['table'] or row['kept']}", flush=True)
         write_results([row])
         missed += [row["name"]] if row["trouble"] else []
