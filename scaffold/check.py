@@ -4,6 +4,7 @@
     python scaffold/check.py --only PATTERN  the same for the runs whose name contains PATTERN (`*` = anything), or for
                                              the group of this name
     python scaffold/check.py record          writes the records; with --only, replaces those of some runs
+    python scaffold/check.py drop            removes the records of runs that `runs.py` no longer lists
     python scaffold/check.py --list          lists the runs, with the rule by which each is compared
 
 `runs.py` lists the runs: packaged configurations, algorithms with their variants, tasks, kinds of data, partitions,
@@ -66,6 +67,7 @@ COUNTS = re.compile(
 )
 LOSS = re.compile(r"loss|train/|perplexity")
 COUNTED = re.compile(r"accuracy|match|f1|auroc|correct|predicted")  # scores that count examples, so that they jump
+LINES = 6  # largest number of lines about a run, if there are several
 ROWS, SIGNS = 48, 16  # largest number of models whose values are recorded; number of products per model
 Record = dict[str, Any]
 
@@ -433,7 +435,7 @@ def write_records(records: Mapping[str, Record], groups: Mapping[str, str]) -> N
     """Writes one file per group, with one line per run."""
     RECORDS.mkdir(exist_ok=True)
     for group in dict.fromkeys(groups.values()):
-        own = {name: record for name, record in records.items() if groups.get(name) == group}
+        own = {name: records[name] for name, its in groups.items() if its == group and name in records}
         rows = ",\n".join(f"{json.dumps(name)}: {json.dumps(own[name], separators=(',', ':'))}" for name in own)
         (RECORDS / f"{group}.json").write_text(f"{{\n{rows}\n}}\n")
 
@@ -442,15 +444,16 @@ def selected(groups: Mapping[str, str], pattern: str | None) -> list[str]:
     """Lists the runs of this group, and those whose name contains or matches the pattern; all without a pattern."""
     if pattern in groups.values():
         return [name for name, group in groups.items() if group == pattern]
+    if pattern in groups:
+        return [pattern]
     return [name for name in groups if pattern is None or pattern in name or fnmatch(name, pattern)]
 
 
 def record(names: Sequence[str], groups: Mapping[str, str], speed: bool) -> int:
     """Records these runs and keeps the records of others; returns 1 if a run failed."""
-    old = {name: one for name, one in read_records().items() if name in groups}
-    new = run_all(names, {name: one.get("seconds", 1) for name, one in old.items()})
-    together = old | new
-    write_records({name: together[name] for name in groups if name in together}, groups)
+    new = run_all(names, {name: one.get("seconds", 1) for name, one in read_records().items()})
+    changed = {groups[name] for name in names}
+    write_records(read_records() | new, {name: group for name, group in groups.items() if group in changed})
     if speed:
         (RECORDS / "machine.json").write_text(
             json.dumps(describe_processor() | {"speed": measure_speed(5)}, indent=1) + "\n"
@@ -465,7 +468,15 @@ def record(names: Sequence[str], groups: Mapping[str, str], speed: bool) -> int:
     return int(any("failed" in one for one in new.values()))
 
 
-def check(names: Sequence[str], speed: bool) -> int:
+def drop(groups: Mapping[str, str]) -> int:
+    """Removes the records of runs that are no longer listed, and names them."""
+    records = read_records()
+    print(*(f"dropped {name}" for name in records if name not in groups), sep="\n")
+    write_records(records, groups)
+    return 0
+
+
+def check(names: Sequence[str], groups: Mapping[str, str], speed: bool) -> int:
     """Compares these runs with their records; prints what differs, and returns 1 if something does."""
     began = time.monotonic()
     then, machine = read_records(), json.loads((RECORDS / "machine.json").read_text())
@@ -487,19 +498,15 @@ def check(names: Sequence[str], speed: bool) -> int:
             continue
         found = compare(then[name], now[name], same)
         rule = "exact rule" if "trained" in then[name] and is_exact(then[name]) and same else "rule of tolerances"
-        if found.differences:
-            print(
-                f"DIFFERS  {name} ({rule})",
-                *found.differences,
-                *(f"note: {n}" for n in found.notes),
-                sep="\n           ",
-            )
-        elif found.notes:
-            print(f"within   {name} ({rule})", *found.notes, sep="\n           ")
+        shown = [*found.differences, *(f"note: {note}" for note in found.notes)]
+        if len(shown) > LINES and len(names) > 1:
+            shown[LINES:] = [f"and {len(shown) - LINES} more; --only {name!r} shows all"]
+        if shown:
+            print(f"{'DIFFERS ' if found.differences else 'within  '} {name} ({rule})", *shown, sep="\n           ")
         differing, noted = differing + bool(found.differences), noted + bool(found.notes and not found.differences)
-    gone = [name for name in then if name not in set(names)] if speed else []
+    gone = [name for name in then if name not in groups]
     for name in gone:
-        print(f"GONE     {name}: recorded, but runs.py no longer lists it")
+        print(f"GONE     {name}: recorded, but runs.py no longer lists it; if it should go, `drop` removes its record")
     if speed:
         _print_speed("then", machine["speed"], machine["model"])
         _print_speed("now", measure_speed(3), here["model"])
@@ -518,7 +525,7 @@ def _print_speed(label: str, speed: Record, model: str) -> None:
 def main() -> int:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", nargs="?", choices=["check", "record"], default="check")
+    parser.add_argument("command", nargs="?", choices=["check", "record", "drop"], default="check")
     parser.add_argument("--only", metavar="PATTERN", help="a group, or part of the name of runs (* = anything)")
     parser.add_argument("--list", action="store_true", help="list the runs")
     parser.add_argument("--no-speed", action="store_true", help="leave out the speed of the quickstart")
@@ -537,7 +544,9 @@ def main() -> int:
             rule = "no record" if not kept else next((k for k in ("failed", "missing") if k in kept), "")
             print(f"{groups[name]:<11} {name}: {rule or ('exact' if is_exact(kept) else 'tolerances')}")
         return 0
-    return record(names, groups, speed) if asked.command == "record" else check(names, speed)
+    if asked.command == "drop":
+        return drop(groups)
+    return (record if asked.command == "record" else check)(names, groups, speed)
 
 
 if __name__ == "__main__":

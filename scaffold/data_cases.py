@@ -189,6 +189,18 @@ class OwnModule(FederatedDataModule):
         return Division(ClientIndex.from_lists([one[3:] for one in train]), test, torch.arange(6) % 2)
 
 
+class Twins(FederatedDataModule):
+    """Eight clients of which each two have the same examples, so that distances have ties."""
+
+    def load(self) -> Examples:
+        return Examples(torch.from_numpy(_inputs(4)), torch.from_numpy(_labels()), 3)
+
+    def divide(self, examples: Examples, rng: np.random.Generator) -> Division:
+        lists = [torch.arange(start, start + 12) for start in (0, 12, 24, 36)]
+        both = ClientIndex.from_lists([one for one in lists for _ in range(2)])
+        return Division(both, both, torch.arange(8) // 2)
+
+
 def _table() -> pd.DataFrame:
     table = pd.DataFrame(_inputs(3), columns=["weight", "height", "age"])
     words = np.array(["red", "green", "blue"])
@@ -502,6 +514,6 @@ def nets() -> dict[str, Pair]:
             "MLP": (grey, classes(lambda: MLP(8, [1, 28, 28], 3))),
             "MLP, batch norm": (grey, classes(lambda: MLP(8, [1, 28, 28], 3, batch_norm=True))),
             "LeNet": (colour, classes(partial(LeNet, [3, 32, 32], 3))),
-            "VGG16": (own(x=_bytes(N, 3, 32, 32)[:, :], validation=0.1), classes(vgg)),
+            "VGG16": (colour, lambda: Classification(vgg(), partial(torch.optim.SGD, lr=0.001))),
         }
     )

@@ -70,6 +70,7 @@ def all_cases() -> list[Case]:
     groups = {
         "configs": configurations(),
         "algorithms": algorithms(),
+        "ties": ties(),
         "tasks": with_data("task", data_cases.tasks()),
         "data": with_data("data", data_cases.kinds()),
         "partitions": with_data("partition", data_cases.partitions()),
@@ -120,20 +121,20 @@ def _with_baseline(content: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any
 
 def whole(content: dict[str, Any], rounds: int | None = None) -> Experiment:
     """Makes a packaged experiment for its first seed."""
-    experiment = undrawn(load_experiment(content))
-    return experiment if rounds is None else experiment.with_options(rounds=rounds)
+    experiment = load_undrawn(content)
+    return experiment if rounds is None else replace(experiment, rounds=rounds)
 
 
 def tiny(content: dict[str, Any]) -> Experiment:
     """Makes a packaged experiment with few clients, samples and steps, and three rounds that cluster if possible."""
-    experiment = shrink(undrawn(load_experiment(content)))
+    experiment = shrink(load_undrawn(content))
     plan = replace(experiment.evaluation, every=1)
-    return experiment.with_options(rounds=ROUNDS, evaluation=plan, algorithm=sooner(experiment.algorithm))
+    return replace(experiment, rounds=ROUNDS, evaluation=plan, algorithm=sooner(experiment.algorithm))
 
 
-def undrawn(experiment: Experiment) -> Experiment:
-    """Returns an experiment for one seed that draws no pictures."""
-    return experiment.with_options(seeds=experiment.seeds[:1], pictures=Pictures(formats=[]))
+def load_undrawn(content: dict[str, Any]) -> Experiment:
+    """Loads a configuration for its first seed, without pictures."""
+    return load_experiment(content | {"seeds": content.get("seeds", [0])[:1], "pictures": {"formats": []}})
 
 
 def sooner(algorithm: Algorithm) -> Algorithm:
@@ -288,7 +289,7 @@ VARIANTS: list[Algorithm] = [
 
 
 def algorithms() -> dict[str, Make]:
-    """Returns the algorithms and their variants on digits; a client loses its data, and two clients swap theirs."""
+    """Returns all algorithms and variants on digits; a client loses its data, and pairs of clients swap theirs."""
     missing = {name for name in methods.__all__ if _is_algorithm(name)} - {type(one).__name__ for one in VARIANTS}
     if missing:
         raise ValueError(f"no run for the algorithms {sorted(missing)}")
@@ -324,6 +325,25 @@ def _of_algorithm(algorithm: Algorithm, task: Callable[[], Classification]) -> E
     made = partial(Classification, kernel_l2=0.01) if l2 else Classification
     build = task if not l2 else lambda: made(MLP(16, [1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1))
     return short(data=digits(shift=shift), algorithm=algorithm, task=build)
+
+
+def ties() -> dict[str, Make]:
+    """Returns algorithms that compare clients, where each two clients have equal data and equal updates."""
+    kinds = (CFL, AdaCFL, LayerCFL, FeSEM, FLHC, FLUX, FedGroup, FlexCFL, PACFL, StoCFL, IFCA, FedDrift)
+    chosen = [one for one in VARIANTS if isinstance(one, kinds) and getattr(one, "warmup_rounds", 0) < ROUNDS]
+    return {f"ties {_name_of(one)}": partial(_of_twins, one) for one in chosen if _fits_twins(one)}
+
+
+def _fits_twins(algorithm: Algorithm) -> bool:
+    return getattr(algorithm, "cluster_on", "") != "last_layer" and not getattr(algorithm, "assign_with_l2", False)
+
+
+def _of_twins(algorithm: Algorithm) -> Experiment:
+    task = data_cases.classes(lambda: MLP(6, [4], 3))
+    local = LocalTraining(2, "full")
+    scaled = hasattr(algorithm, "pretrain_scale")  # eight clients are too few for most scales
+    chosen = replace(algorithm, pretrain_scale=2) if scaled else algorithm
+    return short(data=data_cases.Twins(), task=task, algorithm=chosen, rounds=ROUNDS, cohort_size=8, local=local)
 
 
 # --- tasks, data, partitions, skews, shifts, nets ---------------------------------------------------------------------
