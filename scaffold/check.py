@@ -296,7 +296,7 @@ def _compare_models(
             continue
         renumbered = name == "models" and any(k != v for k, v in order.items() if k >= 0)
         apart = _distances(old, new, order if renumbered else {})
-        limit = MODELS[old["dtype"]] * wide
+        limit = MODELS[then["models"]["dtype"]] * wide  # weights of mixtures are float64, but follow from the models
         other = sum(a != b for a, b in zip(old["each"], new["each"], strict=True))
         text = (
             f"{name}: {other} of {len(old['each'])} have other bits, apart by {max(apart, default=0):.1e} of their norm"
