@@ -9,7 +9,7 @@ from test_contract import ALL
 from torch import Tensor
 from torch.testing import assert_close
 
-from lit_cfl.algorithms import Algorithm, FedGroup, FeSEM, FlexCFL, Info
+from lit_cfl.algorithms import FLHC, IFCA, Algorithm, FedGroup, FeSEM, FlexCFL, Info
 from lit_cfl.local_work import ClientFunction, Fitted, Sketch, Statistic
 from lit_cfl.parameters import ParameterLayout, Slot
 from lit_cfl.seeds import generator
@@ -68,10 +68,13 @@ def after(algorithm: Algorithm, noted: Tensor) -> tuple[Tensor, Tensor, list[Inf
 
 
 MIXED = [FedGroup(eta_g=0.5), FedGroup(eta_g=0.5, mix="sum"), FlexCFL(eta_g=0.5), FeSEM(cluster_on="all")]
+FOUND = [kind(num_clusters="auto") for kind in (FedGroup, IFCA, FLHC, FeSEM)]
 
 
 @pytest.mark.parametrize(
-    "algorithm", [*(kind() for kind in ALL), *MIXED], ids=lambda one: f"{type(one).__name__}{getattr(one, 'mix', '')}"
+    "algorithm",
+    [*(kind() for kind in ALL), *MIXED, *FOUND],
+    ids=lambda one: f"{type(one).__name__}{getattr(one, 'mix', '')}",
 )
 def test_what_buffers_hold_changes_nothing_but_themselves(algorithm: Algorithm):
     noted = torch.linspace(-1e6, 3e6, 2 * CLIENTS, dtype=torch.float64).view(CLIENTS, 2)

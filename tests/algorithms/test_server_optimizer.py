@@ -77,7 +77,9 @@ def test_fedadagrad_by_hand():
     assert path == pytest.approx([first, first + 0.5 * delta / ((1 + delta**2) ** 0.5 + 0.001)])
 
 
-@pytest.mark.parametrize("make", [MOMENTUM, partial(Adam, lr=0.2), partial(Adagrad, lr=0.3)])
+@pytest.mark.parametrize(
+    "make", [MOMENTUM, partial(SGD, lr=0.7, weight_decay=0.1), partial(Adam, lr=0.2), partial(Adagrad, lr=0.3)]
+)
 def test_each_cluster_takes_the_steps_of_pytorchs_optimizer_when_it_is_heard(make: Callable):
     truth = torch.arange(8) % 2
     work = quadratic_clients(8, true_clusters=truth)
