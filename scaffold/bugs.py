@@ -230,7 +230,7 @@ def find_failure(tests: Sequence[str]) -> str:
     if failed:
         return failed[1]
     if code not in (0, 5):  # 5: no test is in this lane
-        raise RuntimeError(f"pytest could not run {' '.join(present)}: {text[-500:]}")
+        raise RuntimeError(f"pytest could not run {' '.join(tests)}: {text[-500:]}")
     return ""
 
 
