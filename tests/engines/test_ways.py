@@ -233,6 +233,16 @@ class HalfDetached(Own):
         return (losses + losses.detach()) / 2
 
 
+class Detached(Own):
+    """User's module whose losses have no gradient; its step has one."""
+
+    def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return cross_entropy(self(batch[0]), batch[1], reduction="none").detach()
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return cross_entropy(self(batch[0]), batch[1])
+
+
 class Stepping(Own):
     """User's module whose losses depend on the number of the step."""
 
@@ -594,6 +604,13 @@ def test_batch_norm_refuses_a_mini_batch_of_one_example(sizes: tuple[int, ...], 
     lone = sizes.index(11 if 11 in sizes else 1)
     with pytest.raises(InputError, match=f"client {lone} .* (one of its|a single example)"):
         Clients(way, case).fit(torch.arange(3))
+
+
+@pytest.mark.parametrize("way", ["trainer", "loop"])
+def test_losses_without_a_gradient_are_refused_where_one_is_asked_for(way: str):
+    clients = Clients(way, task(Detached))
+    with pytest.raises(InputError, match=r"Detached.*detach"):
+        clients.work.gradients(clients.models[0], torch.tensor([2]))
 
 
 # Outside of the package: what all ways share
