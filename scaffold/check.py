@@ -404,7 +404,7 @@ def _cpu_seconds(words: Sequence[str], folder: str) -> float:
     environment = os.environ | {"PYTHONPATH": str(HERE.parent), "WANDB_MODE": "offline", "LITCFL_CACHE": cache}
     environment.pop("OMP_NUM_THREADS")
     before = os.times()
-    subprocess.run(words, cwd=folder, env=environment, check=True, capture_output=True)  # noqa: S603  # our own words
+    subprocess.run(words, cwd=folder, env=environment, check=True, capture_output=True)  # our own words
     after = os.times()
     return after.children_user + after.children_system - before.children_user - before.children_system
 

@@ -39,7 +39,7 @@ def after(algorithm: Algorithm, work: QuadraticWork) -> tuple[Tensor, object]:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("number", "algorithm"), product([1, 3], ALL))
+@pytest.mark.parametrize(("number", "algorithm"), list(product([1, 3], ALL)))
 def test_as_many_models_as_clients_have_centres(algorithm: Algorithm, number: int):
     assert len(after(replace(algorithm, num_clusters="auto"), corners(number))[0]) == number
 

@@ -280,7 +280,7 @@ def test_distance_of_features_is_in_units_of_their_spread():
     assert feature_distance(now, torch.full((1, 3), torch.nan)).isnan().all()
 
 
-@pytest.mark.parametrize(("metric", "kind"), product(["loss", "features"], [IFCA, FlexCFL, FeSEM]))
+@pytest.mark.parametrize(("metric", "kind"), list(product(["loss", "features"], [IFCA, FlexCFL, FeSEM])))
 def test_every_method_with_migration_keeps_the_contract_with_losses_and_features(kind: type, metric: str):
     check_algorithm(kind(migrate=True, shift_metric=metric, shift_threshold=0.05))
 

@@ -21,6 +21,8 @@ from lit_cfl.pictures.curves import mean_curves
 from lit_cfl.storage.config_file import write_config
 from lit_cfl.storage.csv_log import read_table
 
+pytestmark = pytest.mark.nightly  # a table of tests states these facts
+
 TARGET = 0.5
 ACCURACIES = {  # by round, for each seed; one of B's runs never reaches the target, and stopped early
     "A": ((0.5, 0.375, 0.5), (0.25, 0.5, 0.625), (0.25, 0.375, 0.75)),

@@ -168,7 +168,7 @@ PAIRS = [(net, plan) for net in NETS for plan in WAYS if (net, plan) != ("cnn", 
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("pair", "augment"), product(PAIRS, [BOTH, brighter]))
+@pytest.mark.parametrize(("pair", "augment"), list(product(PAIRS, [BOTH, brighter])))
 def test_every_way_trains_on_the_same_changed_examples(pair: tuple[str, str], augment: AugmentFunction):
     net, plan = pair
     engine = build_engine(task(NETS[net]), Plan("loop", precision="64-true"), 5, LOCAL)

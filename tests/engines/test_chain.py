@@ -115,7 +115,7 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("name", "prox"), product(TASKS, [0.0, 0.3]))
+@pytest.mark.parametrize(("name", "prox"), list(product(TASKS, [0.0, 0.3])))
 @pytest.mark.usefixtures("form")
 def test_every_chain_trains_as_autograd_does(name: str, prox: float):
     require_same_as_plain(name, work_of(name, prox=prox))
@@ -138,7 +138,7 @@ def test_every_budget_trains_as_autograd_does(budget: str):
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    product(["linear", "groups", "deep", "regression", "linear regression"], [torch.float32, torch.float64]),
+    list(product(["linear", "groups", "deep", "regression", "linear regression"], [torch.float32, torch.float64])),
 )
 @pytest.mark.usefixtures("form")
 def test_company_and_order_change_no_bit(name: str, dtype: torch.dtype):
@@ -288,7 +288,7 @@ OPTIMIZERS = {
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("optimizer", "clip"), product(OPTIMIZERS, [None, 0.5]))
+@pytest.mark.parametrize(("optimizer", "clip"), list(product(OPTIMIZERS, [None, 0.5])))
 def test_every_optimizer_trains_as_pytorchs(optimizer: str, clip: float | None):
     local = replace(LOCAL, gradient_clip=clip)
 

@@ -81,13 +81,13 @@ def same_as_trainer(net: str, optimizer: str, plan: Plan, precision: str, tolera
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("net", "plan"), product(NETS, STACKS))
+@pytest.mark.parametrize(("net", "plan"), list(product(NETS, STACKS)))
 def test_every_plan_gives_the_trainers_result(net: str, plan: str):
     same_as_trainer(net, "sgd", PLANS[plan], "64-true", 1e-12)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("optimizer", "plan"), product(OPTIMIZERS, ["plain loop", "2 lanes"]))
+@pytest.mark.parametrize(("optimizer", "plan"), list(product(OPTIMIZERS, ["plain loop", "2 lanes"])))
 def test_every_optimizer_gives_the_trainers_result(optimizer: str, plan: str):
     local = LocalTraining(3, 10, gradient_clip=0.5)
     same_as_trainer("mlp", optimizer, PLANS[plan], "64-true", 1e-12, prox=0.3, local=local)
@@ -121,7 +121,7 @@ def test_convolutions_in_single_precision_stay_close_for_a_step_and_in_the_loss(
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("net", "plan"), product(["linear", "mlp with dropout", "cnn with dropout"], STACKS))
+@pytest.mark.parametrize(("net", "plan"), list(product(["linear", "mlp with dropout", "cnn with dropout"], STACKS)))
 def test_order_and_company_of_clients_change_no_bit(net: str, plan: str):
     make = task(NETS[net])
     whole = rows_of(fitted(make, PLANS[plan])[0])

@@ -89,7 +89,7 @@ QUARTERED = {
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("name", "plan"), product(QUARTERED, [*PLANS, "chain"]))
+@pytest.mark.parametrize(("name", "plan"), list(product(QUARTERED, [*PLANS, "chain"])))
 def test_every_engine_trains_with_the_rates_of_the_round(name: str, plan: str):
     """After two rounds that halve the learning rates, training equals that with a quarter of the rates."""
     optimizer, at_quarter = QUARTERED[name]

@@ -6,7 +6,7 @@ What all ways share, the Trainer's too, is checked against a few lines of plain 
 weights say which examples a step had, and which units its dropout kept.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import cache, partial
 from inspect import signature
@@ -231,6 +231,16 @@ class HalfDetached(Own):
     def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         losses = cross_entropy(self(batch[0]), batch[1], reduction="none")
         return (losses + losses.detach()) / 2
+
+
+class Detached(Own):
+    """User's module whose losses have no gradient; its step has one."""
+
+    def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return cross_entropy(self(batch[0]), batch[1], reduction="none").detach()
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return cross_entropy(self(batch[0]), batch[1])
 
 
 class Stepping(Own):
@@ -511,7 +521,17 @@ def test_every_way_gives_the_trainers_result_whoever_else_trains(name: str, way:
         same(clients.work.gradients(clients.models[0], torch.tensor(some)), found["gradients"][some])
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Sets one thread, as each of Ray's workers has: products in more threads round differently."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.mark.ray
+@pytest.mark.usefixtures("one_thread", "cluster")
 @pytest.mark.parametrize("name", ["two dropouts", "own start, centre and length", "weights of mini-batches"])
 def test_two_workers_give_the_bits_of_one_process(name: str):
     alone, shared = Clients("loop", CASES[name]), Clients("ray", CASES[name])
@@ -584,6 +604,13 @@ def test_batch_norm_refuses_a_mini_batch_of_one_example(sizes: tuple[int, ...], 
     lone = sizes.index(11 if 11 in sizes else 1)
     with pytest.raises(InputError, match=f"client {lone} .* (one of its|a single example)"):
         Clients(way, case).fit(torch.arange(3))
+
+
+@pytest.mark.parametrize("way", ["trainer", "loop"])
+def test_losses_without_a_gradient_are_refused_where_one_is_asked_for(way: str):
+    clients = Clients(way, task(Detached))
+    with pytest.raises(InputError, match=r"Detached.*detach"):
+        clients.work.gradients(clients.models[0], torch.tensor([2]))
 
 
 # Outside of the package: what all ways share

@@ -67,7 +67,7 @@ TASKS: dict[str, TaskFactory] = {
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("plan", "name"), product([name for name in WAYS if name != "trainer"], TASKS))
+@pytest.mark.parametrize(("plan", "name"), list(product([name for name in WAYS if name != "trainer"], TASKS)))
 def test_every_way_gives_the_trainers_result(plan: str, name: str):
     if (plan, name) == ("chain", "cnn"):
         return  # chains have only fully connected layers

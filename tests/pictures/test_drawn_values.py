@@ -27,6 +27,8 @@ from lit_cfl.report.run_files import read_run
 from lit_cfl.scores import ACCURACY
 from lit_cfl.statistics import Ranking
 
+pytestmark = pytest.mark.nightly  # a table of tests states these facts
+
 STYLES = {"a": Style("#112233", "--"), "b": Style("#445566", marker="s"), "c": Style("#778899")}
 PANEL = Panel(
     "",

@@ -31,6 +31,8 @@ from lit_cfl.scores import ACCURACY, Score
 from lit_cfl.tracking import trackers
 from lit_cfl.tracking.options import Tracking
 
+pytestmark = pytest.mark.nightly  # a table of tests states these facts
+
 
 def compared(found: list[int], true: list[int], matrix: np.ndarray | None = None) -> dict[str, np.ndarray]:
     n = len(found)

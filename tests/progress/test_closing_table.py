@@ -18,6 +18,8 @@ from lit_cfl.runs.run import FinishedRun
 from lit_cfl.runs.shared_clients import describe_small_tests
 from lit_cfl.scores import ACCURACY, CLASSIFIER, Score
 
+pytestmark = pytest.mark.nightly  # a table of tests states these facts
+
 CLIENTS = [(0, 0, 4), (1, 0, 2), (2, 2, 2), (3, 2, 8), (4, 2, 2)]  # client, cluster, test examples
 MINE = (0.5, 1.0, 0.5, 0.75, 0.25)
 MAE = Score("mae", higher_is_better=False)

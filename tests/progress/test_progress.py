@@ -24,6 +24,8 @@ from lit_cfl.progress.live import JsonLines, LogDisplay, TerminalDisplay, descri
 from lit_cfl.progress.screen import Screen
 from lit_cfl.storage.csv_log import read_table
 
+pytestmark = pytest.mark.nightly  # a table of tests states these facts
+
 TINY = ("run", "--config", "quickstart", "--data.num_clients", "8", "--cohort_size", "4", "--local.epochs", "1")
 FAST = (*TINY, "--algorithm.pretrain_scale", "2", "--rounds", "3")
 
@@ -242,7 +244,6 @@ def test_quiet_prints_the_run_directory_alone(capsys: pytest.CaptureFixture[str]
     assert "but rounds is 2" in captured.err
 
 
-@pytest.mark.nightly
 def test_a_reader_that_leaves_ends_the_run_without_a_traceback(tmp_path: Path):
     process = subprocess.Popen(
         [sys.executable, "-m", "lit_cfl", *FAST, "--rounds", "400", "--json", "--run_dir", "here"],

@@ -16,6 +16,8 @@ from lit_cfl.cli.main import main
 from lit_cfl.report.page import MOST_BYTES, as_html
 from lit_cfl.storage.digests import write_sealed
 
+pytestmark = pytest.mark.nightly  # a table of tests states these facts
+
 HACK = "</script><script>hacked = 1</script>"
 
 
@@ -117,7 +119,6 @@ def test_a_name_in_a_comparison_that_looks_like_a_number_is_text(tmp_path: Path)
     assert "010, seed 1, failed: it broke." in page_of(path).problems
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("clients", [2000, 5000])
 def test_pages_of_large_runs_stay_small(clients: int, tmp_path: Path):
     run = made_run(tmp_path / "run", clients=clients, snapshots=0)
@@ -135,7 +136,6 @@ def test_pages_of_large_runs_stay_small(clients: int, tmp_path: Path):
         assert f"{count} of {clients:,} clients" in captions[name]
 
 
-@pytest.mark.nightly
 def test_twenty_rounds_of_500_clients_and_ten_algorithms_stay_below_the_limit(tmp_path: Path):
     many, rng = made_run(tmp_path / "many", clients=500, snapshots=20, over=False), np.random.default_rng(0)
     for file in (many / "snapshots").iterdir():

@@ -19,6 +19,8 @@ from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.record import TrialRecord, write_record
 from lit_cfl.tune.study import Study
 
+pytestmark = pytest.mark.nightly  # a table of tests states these facts
+
 METRIC = "val/weighted_accuracy"
 
 

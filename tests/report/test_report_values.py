@@ -27,6 +27,8 @@ from lit_cfl.report.run_files import RunFiles, read_run
 from lit_cfl.report.sources import Group
 from lit_cfl.scores import ACCURACY, Score
 
+pytestmark = pytest.mark.nightly  # a table of tests states these facts
+
 # sizes by round and cluster; cluster 1 ends after round 3
 SIZES = {1: {0: 10}, 2: {0: 6, 1: 4}, 3: {0: 4, 1: 3, 2: 3}, 4: {0: 2, 2: 5}}
 PARENTS = {0: 0, 1: 0, 2: 0}

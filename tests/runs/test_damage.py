@@ -208,9 +208,11 @@ def test_checkpoint_of_another_run_is_noticed(ended: Path, capsys):
 
 @pytest.mark.parametrize(
     ("names", "damage"),
-    product(
-        [("summary.json",), ("partition.npz", "environment.json", "clients.csv", "memberships.npz")],
-        ["flip", "delete", "empty"],
+    list(
+        product(
+            [("summary.json",), ("partition.npz", "environment.json", "clients.csv", "memberships.npz")],
+            ["flip", "delete", "empty"],
+        )
     ),
 )
 def test_damaged_files_of_a_finished_run_are_written_again(

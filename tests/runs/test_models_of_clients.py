@@ -21,6 +21,8 @@ from lit_cfl.storage import checkpoint
 from lit_cfl.storage.checkpoint import Checkpoint
 from lit_cfl.tasks import Classification
 
+pytestmark = pytest.mark.nightly  # a table of tests states these facts
+
 
 @dataclass(frozen=True, eq=False)
 class PersonalState:

@@ -33,6 +33,8 @@ from lit_cfl.storage import read_table
 from lit_cfl.storage.checkpoint import Checkpoint
 from lit_cfl.tasks import Classification
 
+pytestmark = pytest.mark.nightly  # a table of tests states these facts
+
 EVERYTHING = EvaluationPlan(fine_tune=Budget(4, "steps"), per_client=True, class_counts=True)
 ALWAYS = CheckpointPlan(0)
 HEAD = 12 * 10 + 10  # number of weights and biases of fc2
@@ -109,7 +111,6 @@ def test_scores_do_not_depend_on_how_many_models_are_held_at_once(monkeypatch: p
         assert torch.equal(getattr(parts.scores["test"], name), getattr(whole.scores["test"], name))
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     "algorithm",
     [IFCA(2), GROUPS, FlexCFL(2, pretrain_scale=3), StoCFL()],
@@ -202,10 +203,9 @@ def end_of(plan: Plan, algorithm: Algorithm) -> Any:
     return last.state
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "algorithm"),
-    product([name for name in PLANS if name != "trainer"], [GROUPS, IFCA(2), StoCFL(psi="gradient")]),
+    list(product([name for name in PLANS if name != "trainer"], [GROUPS, IFCA(2), StoCFL(psi="gradient")])),
 )
 def test_every_engine_gives_the_trainers_result(name: str, algorithm: Algorithm):
     found, expected = end_of(PLANS[name], algorithm), end_of(PLANS["trainer"], algorithm)
