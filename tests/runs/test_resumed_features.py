@@ -70,7 +70,6 @@ class Feature(Trials):
         self.total = self.count_operations()
         listed = (folder / "operations.txt").read_text().splitlines()
         self.saves = [at for at, line in enumerate(listed) if line.startswith("os.rename") and "checkpoint" in line]
-        self.drawn = random.Random(name)  # a cell has the same moment each time
 
     def require_same(self) -> None:
         """Resumes the interrupted run; it must then have the files of the uninterrupted one."""
@@ -78,20 +77,20 @@ class Feature(Trials):
         assert find_differences(self.path, self.reference) + find_damages(self.path) == []
 
 
-def in_a_save(feature: Feature) -> None:
+def in_a_save(feature: Feature, drawn: random.Random) -> None:
     assert len(feature.saves) >= 4
-    assert feature.trial("kill", feature.drawn.choice(feature.saves[1:])) is None
+    assert feature.trial("kill", drawn.choice(feature.saves[1:])) is None
 
 
-def anywhere(feature: Feature) -> None:
-    assert feature.trial("kill", feature.drawn.randrange(feature.total)) is None
+def anywhere(feature: Feature, drawn: random.Random) -> None:
+    assert feature.trial("kill", drawn.randrange(feature.total)) is None
 
 
-def full_disk(feature: Feature) -> None:
-    assert feature.trial("full", feature.drawn.randrange(feature.total)) is None
+def full_disk(feature: Feature, drawn: random.Random) -> None:
+    assert feature.trial("full", drawn.randrange(feature.total)) is None
 
 
-def by_a_signal(feature: Feature) -> None:
+def by_a_signal(feature: Feature, drawn: random.Random) -> None:
     shutil.rmtree(feature.path, ignore_errors=True)
     child = in_child(feature.start(feature.path))
     wait_for(feature.path / "metrics.csv", "\n2,")
@@ -100,14 +99,14 @@ def by_a_signal(feature: Feature) -> None:
     feature.require_same()
 
 
-def with_fewer_rounds(feature: Feature) -> None:
+def with_fewer_rounds(feature: Feature, drawn: random.Random) -> None:
     shutil.rmtree(feature.path, ignore_errors=True)
     assert run_in_child([*feature.start(feature.path), "--rounds", "2"], feature.output) == 0
     assert run_in_child([*feature.resume(), "--rounds", "4"], feature.output) == 0, feature.output.read_text()
     assert find_differences(feature.path, feature.reference) + find_damages(feature.path) == []
 
 
-ENDINGS: dict[str, Callable[[Feature], None]] = {
+ENDINGS: dict[str, Callable[[Feature, random.Random], None]] = {
     "kill -9 in a save": in_a_save,
     "kill -9 anywhere": anywhere,
     "a full disk": full_disk,
@@ -137,4 +136,5 @@ def feature_in(folder: Path, name: str) -> Feature:
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("name", FEATURES)
 def test_a_resumed_run_equals_an_uninterrupted_one(name: str, ending: str, folder: Path):
-    ENDINGS[ending](feature_in(folder, name))
+    drawn = random.Random(f"{name}, {ending}")  # a cell has the same moment each time
+    ENDINGS[ending](feature_in(folder, name), drawn)
