@@ -2,6 +2,7 @@
 
     python scaffold/bugs.py --check                            # can each bug be planted in the present tree?
     python scaffold/bugs.py [--only PATTERN ...] [--jobs 2]    # plants them; writes scaffold/bugs.csv
+    python scaffold/bugs.py --stages tables                    # only the tables, keeps what kept files caught
     python scaffold/bugs.py --summary                          # counts what bugs.csv has recorded
 
 An entry describes a bug, the file in which `old` is replaced by `new`, and the tests that should catch it. Each bug is
@@ -76,7 +77,7 @@ TABLES: dict[str, tuple[str, ...]] = {  # the first pattern that fits a file
     "lit_cfl/*.py": ("tests/test_local_work.py", _ALGORITHMS[1]),
     "*": (),
 }
-_OWN_CLASS = {file.stem for file in (ROOT / "tests" / "algorithms").glob("test_*.py")}  # such as `test_ifca`
+_OWN_TEST = {file.stem for file in (ROOT / "tests" / "algorithms").glob("test_*.py")}  # such as `test_ifca`
 GOING = (  # tests that the plan drops or replaces by a table: they do not count as kept
     "tests/benchmarks/test_mutants.py",
     "tests/cli/test_help_cache.py",
@@ -128,7 +129,7 @@ class Bug:
         """Test files of the tables of this bug's part; of an algorithm's file, only the rows of that algorithm."""
         files = list(next(tables for pattern, tables in TABLES.items() if fnmatch(self.file, pattern)))
         name = Path(self.file).stem
-        return [*files, "-k", name] if files == [*_ALGORITHMS] and f"test_{name}" in _OWN_CLASS else files
+        return [*files, "-k", name] if files == [*_ALGORITHMS] and f"test_{name}" in _OWN_TEST else files
 
     @property
     def kept(self) -> list[str]:

@@ -56,7 +56,7 @@ if "LITCFL_DATA" not in os.environ:
     os.environ.update({"LITCFL_DATA": str(_found[0])} if _found else {})
 
 import numpy as np  # noqa: E402  # after the settings above
-import torch  # noqa: E402
+import torch  # noqa: E402  # the same
 
 SHORT = 5  # number of rounds up to which the narrow tolerances hold
 LONGER = 100  # factor of the tolerances of losses and models after that
@@ -87,7 +87,7 @@ def run_case(name: str) -> Record:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found = _run(case)
-    except Exception as error:
+    except Exception as error:  # whatever a run raises is its outcome, and the other runs follow
         if "LITCFL_DATA" in str(error):
             return {"missing": str(error).splitlines()[0][:200]}
         return {"failed": "".join(traceback.format_exception(error)[-3:]).strip()[-1500:]}

@@ -320,7 +320,7 @@ FULL = replace(LOCAL, batch_size="full")
 HALVED = partial(ExponentialLR, gamma=0.5)
 EACH = lengths(3, 1, 2, 2, 0, 3, 1)
 
-# Rows that plain PyTorch can train: full batches, so that there is nothing to draw.
+# Rows that plain PyTorch can train: their batches are full, so nothing is drawn.
 BY_HAND: dict[str, Case] = {
     "full batches": row(local=FULL),
     "own start, centre and length": row(optimizer=by_kind, local=FULL, prox=0.3, budget=EACH),

@@ -118,7 +118,7 @@ def write_clients(path: Path, names: Sequence[str] = (), newcomers: int = 0) -> 
 
 
 def write_snapshots(path: Path, rounds: Sequence[int] = (2, 4)) -> None:
-    """Writes the similarity of clients 8, 0, 5, 3, 6 and 2, in this order, which is none of their clusters."""
+    """Writes the similarity of clients 8, 0, 5, 3, 6 and 2, which is not the order of their clusters."""
     clients = np.array([8, 0, 5, 3, 6, 2])
     for number in rounds:
         angles = np.array([2.0, 0.25, 1.25, 0.5, 1.0, -0.125]) * (0.5 if number == 2 else 1.0)
