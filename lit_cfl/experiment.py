@@ -27,7 +27,6 @@ from lit_cfl.datamodules.partition.base import explain_empty_share
 from lit_cfl.devices import count_gpus
 from lit_cfl.early_stopping import StopRule
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.check_products import warn_of_irreproducible_products
 from lit_cfl.engines.check_task import require_trainable
 from lit_cfl.engines.choose_plan import choose_plan
 from lit_cfl.engines.factory import build_engine, room_of_ray, warn_of_slowness
@@ -239,8 +238,6 @@ class Experiment:
         work = self._workload(seed, data)
         plan = self.choose_own_plan(work)
         set_up_torch(plan, self.deterministic)
-        if plan.device == "cpu":
-            warn_of_irreproducible_products()
         engine = build_engine(self.task, plan, seed, self.local, work.task.module if work.task else None)
         engine.report = report
         options = module_options(engine.template)  # read before any computation can change the module

@@ -71,7 +71,7 @@ def _kernels() -> str:
 
 
 def _chains() -> str:
-    from lit_cfl.engines.library import load_library
+    from lit_cfl.engines.steps import load_library
 
     return f"small nets on a CPU: {load_library()[1]}"
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.devices import send
-from lit_cfl.engines.permutations import draw_permutations
+from lit_cfl.engines.steps import draw_permutations
 from lit_cfl.local_work import Budget
 
 BatchSize = int | Literal["full"]

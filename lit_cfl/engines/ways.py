@@ -1,6 +1,6 @@
 """Lists the classes of all ways to train clients locally; `plan.py` lists their names."""
 
-from lit_cfl.engines.chain.way import ChainWay
+from lit_cfl.engines.chain import ChainWay
 from lit_cfl.engines.cohort_fit import TrainingWay
 from lit_cfl.engines.plain_loop import LoopWay
 from lit_cfl.engines.stacked.way import StackWay

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from lit_cfl.engines.library import describe_steps
+from lit_cfl.engines.steps import describe_steps
 from lit_cfl.engines.plan import Plan
 from lit_cfl.reproducible_products import SETTING
 

@@ -5,8 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from lit_cfl.engines import permutations
-from lit_cfl.engines.library import load_library
+from lit_cfl.engines import steps as compiled
 from lit_cfl.engines.mini_batches import (
     BatchSize,
     LastBatch,
@@ -16,7 +15,7 @@ from lit_cfl.engines.mini_batches import (
     draw_batches,
     steps_of_epoch,
 )
-from lit_cfl.engines.permutations import draw_permutations
+from lit_cfl.engines.steps import draw_permutations, load_library
 from lit_cfl.local_work import Budget
 from lit_cfl.seeds import derive
 
@@ -117,7 +116,7 @@ def require_those_of_each_generator() -> None:
 
 @pytest.mark.parametrize("library", [load_library(), (None, "PyTorch alone")], ids=["compiled", "PyTorch"])
 def test_each_client_gets_the_permutations_of_its_own_generator_one_after_the_other(library, monkeypatch):
-    monkeypatch.setattr(permutations, "load_library", lambda: library)
+    monkeypatch.setattr(compiled, "load_library", lambda: library)
     require_those_of_each_generator()
 
 
@@ -130,5 +129,5 @@ class Other:
 
 def test_compiled_code_that_draws_others_than_this_pytorch_is_not_used(monkeypatch):
     other = Other()
-    monkeypatch.setattr(permutations, "load_library", lambda: (other, "compiled"))
+    monkeypatch.setattr(compiled, "load_library", lambda: (other, "compiled"))
     require_those_of_each_generator()

@@ -6,7 +6,6 @@ from itertools import product
 
 import pytest
 import torch
-from cohorts import cohort, made
 from quadratic import ids
 from ragged import PLANS, SGD, SHAPE, SIZES, in_groups, ragged_data, rows_of
 from small_tasks import language, sentences
@@ -15,19 +14,17 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lit_cfl.data import FederatedData
-from lit_cfl.engines.chain import way as chain_way
-from lit_cfl.engines.chain.way import ChainWay
 from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.training_options import LocalTraining, TaskFactory
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Fitted
-from lit_cfl.nets import MCLR, MLP
+from lit_cfl.nets import MCLR
 from lit_cfl.tasks import Classification
 
 DATA = ragged_data()
 CLIENTS = ids(3, 0, 5, 3, 1)  # one client twice, and one without data
-WAYS = {name: PLANS[name] for name in ("trainer", "plain loop", "4 lanes", "2 lanes")} | {"chain": Plan("chain")}
+WAYS = {name: PLANS[name] for name in ("trainer", "plain loop", "4 lanes", "2 lanes")}  # chains: test_compiled_steps.py
 LOCAL = LocalTraining(3, 10)
 
 
@@ -69,8 +66,6 @@ TASKS: dict[str, TaskFactory] = {
 @pytest.mark.nightly
 @pytest.mark.parametrize(("plan", "name"), list(product([name for name in WAYS if name != "trainer"], TASKS)))
 def test_every_way_gives_the_trainers_result(plan: str, name: str):
-    if (plan, name) == ("chain", "cnn"):
-        return  # chains have only fully connected layers
     for options in ({"prox": 0.3}, {}):
         expected, found = (fit(TASKS[name], WAYS[way], drawn(), **options) for way in ("trainer", plan))
         assert_close(rows_of(found), rows_of(expected), rtol=0, atol=1e-12)
@@ -113,25 +108,6 @@ def test_what_weighs_nothing_trains_nothing(plan: str):
     engine = build_engine(mlp(0.0), Plan(precision="64-true"), 5, LOCAL)
     assert torch.equal(rows_of(found), torch.stack([engine.initial(k) for k in (0, 1, 1, 2, 0)]))
     assert found.losses.nan_to_num(-1).tolist() == [0, -1, 0, 0, 0]
-
-
-@pytest.mark.parametrize("form", [0, 1])
-@pytest.mark.parametrize("width", [3, 40])
-def test_both_forms_of_a_chain_weigh_alike(form: int, width: int, monkeypatch: pytest.MonkeyPatch):
-    def always(size: Tensor, *others: object) -> Tensor:
-        return torch.full_like(size, form, dtype=torch.bool)
-
-    local, weights = LocalTraining(3, 10), None
-    results = []
-    for patched in (False, True):
-        if patched:
-            monkeypatch.setattr(chain_way, "dual_pays", always)
-        module, layout = made(lambda: Classification(MLP(width, [1, 4, 4], 3), SGD))
-        work = cohort(layout, (1, 3, 17, 36, 9), local, prox=0.2)
-        weights = torch.rand(len(work.inputs), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-        loop = ChainWay(module, layout, Plan("chain", precision="64-true"), local)
-        results.append(loop.fit(replace(work, weights=weights), lambda count: None))
-    assert_close(results[0], results[1], rtol=0, atol=1e-12)
 
 
 def test_large_batches_of_a_loop_weigh_every_part():

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lit_cfl.engines import library
+from lit_cfl.engines import steps
 
 
 @contextmanager
 def steps_of(folder: Path) -> Iterator[None]:
-    before, library.FOLDER = library.FOLDER, folder
-    library.load_library.cache_clear()
+    before, steps.FOLDER = steps.FOLDER, folder
+    steps.load_library.cache_clear()
     try:
         yield
     finally:
-        library.FOLDER = before
-        library.load_library.cache_clear()
+        steps.FOLDER = before
+        steps.load_library.cache_clear()

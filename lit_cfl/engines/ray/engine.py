@@ -23,7 +23,7 @@ from lit_cfl.data import Examples, FederatedData
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.cohort_fit import Ended
 from lit_cfl.engines.fit_request import FitRequest
-from lit_cfl.engines.library import describe_steps
+from lit_cfl.engines.steps import describe_steps
 from lit_cfl.engines.module_state import digest_of_constants
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import shares as work

@@ -15,7 +15,7 @@ from torch import Tensor
 from lit_cfl.data import Examples
 from lit_cfl.devices import is_out_of_memory
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.library import describe_steps
+from lit_cfl.engines.steps import describe_steps
 from lit_cfl.engines.module_state import CONSTANTS, digest_of_constants
 from lit_cfl.engines.plan import Plan, set_up_torch
 from lit_cfl.engines.ray.shares import Share
