@@ -12,8 +12,10 @@ from functools import partial
 from pathlib import Path
 from threading import Thread
 from time import sleep
+from types import SimpleNamespace
 
 import pytest
+import ray
 import torch
 from processes import descendants
 from quadratic import ids
@@ -30,8 +32,8 @@ from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import cluster as ray_cluster
 from lit_cfl.engines.ray import engine as ray_engine
-from lit_cfl.engines.ray import pool as ray_pool
-from lit_cfl.engines.ray.shares import split_evenly
+from lit_cfl.engines.ray import worker as ray_worker
+from lit_cfl.engines.ray.engine import deal, split_evenly
 from lit_cfl.engines.training_options import LocalTraining, TaskFactory
 from lit_cfl.errors import DivergedError, InputError, Interrupted, Notice, WorkersLostError
 from lit_cfl.evaluation import score_clients
@@ -52,8 +54,6 @@ class OwnNet(nn.Sequential):  # 1.2 MiB
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
     """Starts Ray as a user might, and gives PyTorch as many threads as the plan `DOUBLE` has."""
-    import ray
-
     threads = torch.get_num_threads()
     torch.set_num_threads(DOUBLE.threads)
     ray.init("local", num_cpus=5, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
@@ -145,8 +145,6 @@ def gone(pid: int) -> bool:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_ray_that_is_started_for_a_run_gives_the_trainers_result_and_ends_with_the_run(monkeypatch: pytest.MonkeyPatch):
     """Must run before the tests with the fixture `cluster`, whose Ray lives until the end of this file."""
-    import ray
-
     assert not ray.is_initialized()
     monkeypatch.setenv("RAY_ADDRESS", "")
     others = descendants(os.getpid())
@@ -240,8 +238,6 @@ def test_chunks_and_order_change_no_bit(two_workers: Engine, monkeypatch: pytest
 
 @pytest.mark.ray
 def test_examples_are_stored_once_a_run_and_a_model_once_a_fit(two_workers: Engine, monkeypatch: pytest.MonkeyPatch):
-    import ray
-
     stored = []
     work = two_workers.at(4, made_data())
     models = torch.stack([two_workers.initial(number) for number in range(3)])
@@ -249,7 +245,8 @@ def test_examples_are_stored_once_a_run_and_a_model_once_a_fit(two_workers: Engi
     monkeypatch.setattr(ray, "put", lambda value: stored.append(value) or put(value))
     for _ in range(2):
         work.fit(models, ids(1, 2, 3, 4), ids(2, 0, 2, 0), prox=0.1, centers=models, center=ids(2, 2, 0, 0))
-    assert [type(value).__name__ for value in stored] == ["dict", *["ndarray"] * 4]
+    kinds = Counter(type(value).__name__ for value in stored)
+    assert kinds == {"Examples": 1, "ClientIndex": 1, "Tensor": 6}  # of a fit: the models 0 and 2, 0 alone, 2 alone
 
 
 @pytest.mark.ray
@@ -277,14 +274,21 @@ def test_error_of_a_worker_arrives_unchanged(two_workers: Engine, order: Callabl
 
 
 @pytest.mark.ray
+@pytest.mark.parametrize("workers", ["one_worker", "two_workers"])
 def test_worker_killed_in_the_middle_of_a_round_changes_nothing(
-    two_workers: Engine, orders: Path, order: Callable[[str], None]
+    workers: str, orders: Path, order: Callable[[str], None], request: pytest.FixtureRequest
 ):
-    work, start = two_workers.at(4, made_data()), two_workers.initial(0)[None]
+    engine = request.getfixturevalue(workers)
+    work, start = engine.at(4, made_data()), engine.initial(0)[None]
     expected = work.fit(start, ids(1, 2, 3, 4)).rows
     order("die once")
     assert torch.equal(work.fit(start, ids(1, 2, 3, 4)).rows, expected)
     assert gone(int((orders / "died").read_text()))
+
+
+@ray.remote(num_cpus=0)
+def asleep() -> None:
+    sleep(60)
 
 
 @pytest.mark.ray
@@ -293,7 +297,9 @@ def test_other_workers_take_over_where_a_lost_one_cannot_be_replaced(
 ):
     work, start = two_workers.at(4, made_data()), two_workers.initial(0)[None]
     expected = work.fit(start, ids(1, 2, 3, 4)).rows
-    monkeypatch.setattr(ray_pool.WorkerPool, "_start", lambda self, number: None)  # no node has room for a new worker
+    nowhere = SimpleNamespace(ready=SimpleNamespace(remote=asleep.remote))  # no node has room for another actor
+    monkeypatch.setattr(two_workers, "_actors", two_workers._actors.copy())
+    monkeypatch.setattr(two_workers, "_actor_class", SimpleNamespace(remote=lambda paths: nowhere))
     order("die once")
     assert torch.equal(work.fit(start, ids(1, 2, 3, 4)).rows, expected)
     assert torch.equal(work.fit(start, ids(4, 2)).rows, expected[[3, 1]])
@@ -301,7 +307,7 @@ def test_other_workers_take_over_where_a_lost_one_cannot_be_replaced(
 
 @pytest.mark.ray
 def test_nobody_waits_for_ever_for_a_worker_that_does_not_start(cluster: None, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(ray_pool, "_START_SECONDS", 0.0)
+    monkeypatch.setattr(ray_engine, "_START_SECONDS", 0.0)
     engine = engine_of(lambda: Classification(MCLR([5], 3)))
     with pytest.raises(InputError, match="none of 1 Ray workers started in 0 s: other programs hold"):
         engine.at(0, made_data()).fit(engine.initial(0)[None], ids(2))
@@ -368,14 +374,14 @@ def test_losses_gradients_and_scores_from_two_workers_have_the_bits_of_one_engin
         net = nn.Sequential(nn.Linear(5, 40), nn.Dropout(0.3), nn.ReLU(), nn.Linear(40, 3))
         return Careful(net, partial(torch.optim.SGD, lr=0.1))
 
-    data, sent, run = made_data((0, 3, 2600, 36, 1500, 8, 1100, 20)), Counter[str](), ray_pool.WorkerPool.run
+    data, sent, each = made_data((0, 3, 2600, 36, 1500, 8, 1100, 20)), Counter[str](), ray_engine.RayEngine._each
     monkeypatch.setattr(ray_engine, "_HAND_OVER_PAYS", 0)
 
-    def counting(pool: ray_pool.WorkerPool, tasks: list[ray_pool.ShareTask], between: Callable[[], None]) -> object:
-        sent.update(task.share.compute.func.__name__ for task in tasks)
-        return run(pool, tasks, between)
+    def counting(engine: ray_engine.RayEngine, function: Callable[..., object], shares: list[object], data) -> object:
+        sent[function.__name__] += len(shares)
+        return each(engine, function, shares, data)
 
-    monkeypatch.setattr(ray_pool.WorkerPool, "run", counting)
+    monkeypatch.setattr(ray_engine.RayEngine, "_each", counting)
     plan, found = Plan(way, lanes=4, workers=2), []
     clients, index = ids(7, 3, 2, 0, 5, 4, 1, 6), torch.randperm(5267, generator=torch.Generator().manual_seed(1))
     which = torch.arange(5).repeat_interleave(ids(10, 2500, 3, 700, 2054))
@@ -388,10 +394,11 @@ def test_losses_gradients_and_scores_from_two_workers_have_the_bits_of_one_engin
         models[3] = torch.nan
         with pytest.raises(ValueError, match="diverged") as caught:
             engine.outcomes_of_each(models, which, index, data, "the {}".format)
-        assert caught.value.__notes__ == ["It was raised while the 3 was scored."]
+        assert caught.value.__notes__[0] == "It was raised while the 3 was scored."
+        assert len(caught.value.__notes__) == (2 if one.workers else 1)  # and where in the worker
         engine.close()
     assert all(torch.equal(mine, alone) for mine, alone in zip(*found, strict=True))
-    assert sent == {"compute_scores": 4, "compute_losses": 2, "compute_gradients": 2}
+    assert sent == {"outcomes_of_each": 4, "losses_of_all": 2, "gradient_rows": 2}
 
 
 @pytest.mark.ray
@@ -442,23 +449,27 @@ def test_work_is_cut_into_runs_of_about_the_same_size(sizes: list[int], parts: i
 
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_workers_are_as_deterministic_as_the_driver(deterministic: bool, monkeypatch: pytest.MonkeyPatch):
-    from lit_cfl.engines.ray import engine as engines
-    from lit_cfl.engines.ray import worker as ray_worker
-
-    drawn, said = [], []
+    said = []
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: deterministic)
-    monkeypatch.setattr(engines, "WorkerPool", lambda spec, plan: drawn.append(spec) or WorkerPool())
     monkeypatch.setattr(ray_worker, "set_up_torch", lambda *given: said.append(given))
-    monkeypatch.setattr("ray.get", lambda reference: drawn[0])
-    engine = engine_of(lambda: Classification(MCLR([5], 3)), workers=2)
-    engine._start_pool()
-    built = ray_worker.Worker([None], [])._get_engine()
+    monkeypatch.setattr("ray.get", lambda reference: reference)
+    spec = engine_of(lambda: Classification(MCLR([5], 3)), workers=2)._spec()
+    built = ray_worker.Worker([])._get_engine(spec)
     assert said == [(built.plan, deterministic)]
     assert (built.plan.engine, built.plan.workers) == ("loop", 0)
 
 
-class WorkerPool:
-    def close(self) -> None: ...
+@pytest.mark.parametrize(
+    ("sizes", "hands", "dealt"),
+    [
+        ([5, 1, 4, 2], 2, [[0, 1], [2, 3]]),
+        ([1, 9, 1, 1], 2, [[1], [0, 2, 3]]),
+        ([3], 4, [[0]]),
+        ([], 2, []),
+    ],
+)
+def test_work_is_dealt_the_largest_first(sizes: list[int], hands: int, dealt: list[list[int]]):
+    assert deal(sizes, hands) == dealt
 
 
 @pytest.mark.ray
@@ -481,7 +492,7 @@ def test_run_can_be_ended_while_workers_train_and_is_resumed_afterwards(
 def test_round_fails_with_the_clients_named_when_workers_die_again_and_again(
     one_worker: Engine, order: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(ray_pool, "MAX_RETRIES", 1)
+    monkeypatch.setattr(ray_engine, "MAX_RETRIES", 1)
     work, start = one_worker.at(7, made_data()), one_worker.initial(0)[None]
     order("die")
     with pytest.raises(WorkersLostError, match=r"round 8 .* clients 3, 2 died 2 times"):
@@ -560,13 +571,14 @@ def _accept(server: socket.socket, answer: bytes | None) -> None:
     with connection:
         connection.recv(100)
         if answer is None:
-            connection.recv(100)  # until the other side hangs up
+            sleep(2)
         else:
             connection.sendall(answer)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "localhost", "no such host:6379", "127.0.0.1:port"])
 def test_an_invalid_address_is_refused_at_once(address: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ray_cluster, "_ANSWER_SECONDS", 0.5)
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(InputError, match=f"RAY_ADDRESS='{address}'"):

@@ -1,6 +1,5 @@
 """Tests running a list of tasks in Ray, with a stand-in for Ray: the order of starts, and the results."""
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -65,17 +64,3 @@ def test_what_is_called_between_may_give_up(calls: CallsInTurn):
     with pytest.raises(KeyboardInterrupt):
         next(tasks.run_tasks(divided, {"a": (4, 2)}, CPU, 0, end))
     assert len(calls.waits) == 1
-
-
-@pytest.mark.usefixtures("calls")
-def test_a_task_that_is_given_back_is_restarted():
-    waiting, begun = deque("ab"), list[str]()
-
-    def begin(task: str) -> Any:
-        begun.append(task)
-        return task, (len(begun),)
-
-    for task, _ in tasks.ended_tasks(waiting, begin, lambda ended: None):
-        if begun.count(task) < 2:
-            waiting.append(task)
-    assert begun == ["a", "b", "b", "a"]

@@ -70,10 +70,10 @@ def test_worker_with_another_frozen_base_does_no_work(tmp_path: Path, monkeypatc
     constants = digest_of_constants(engine.template, engine.layout)
     spec = worker.EngineSpec(task, Plan(), 0, LocalTraining(), constants=constants)
     monkeypatch.setattr(worker.ray, "get", lambda reference: reference)
-    assert worker.Worker([spec], [])._get_engine().layout == engine.layout
+    assert worker.Worker([])._get_engine(spec).layout == engine.layout
     make_base(tmp_path / "base.pt", 5)
     with pytest.raises(InputError, match=f"a Ray worker .* has a frozen part .* started the run .{constants[:12]}"):
-        worker.Worker([spec], [])._get_engine()
+        worker.Worker([])._get_engine(spec)
 
 
 def test_worker_whose_steps_round_differently_does_no_work(monkeypatch: pytest.MonkeyPatch):
@@ -86,12 +86,12 @@ def test_worker_whose_steps_round_differently_does_no_work(monkeypatch: pytest.M
     monkeypatch.setattr(worker, "describe_steps", lambda: "PyTorch alone")
     for steps in ("", "PyTorch alone"):  # "" = any steps
         spec = worker.EngineSpec(task, Plan(), 0, LocalTraining(), constants=constants, steps=steps)
-        assert worker.Worker([spec], [])._get_engine().layout == engine.layout
+        assert worker.Worker([])._get_engine(spec).layout == engine.layout
     spec = worker.EngineSpec(task, Plan(), 0, LocalTraining(), constants=constants, steps="compiled for AVX2")
     with pytest.raises(
         InputError, match=r"would train small nets differently \(PyTorch alone\) .* \(compiled for AVX2\)"
     ):
-        worker.Worker([spec], [])._get_engine()
+        worker.Worker([])._get_engine(spec)
 
 
 class Fixed(nn.Module):
