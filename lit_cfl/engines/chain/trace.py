@@ -1,5 +1,6 @@
 """Finds the chain in a module by tracing its forward pass symbolically and following one value to the output."""
 
+import copy
 import operator
 from collections.abc import Callable
 from dataclasses import replace
@@ -50,7 +51,8 @@ def find_parts(module: nn.Module) -> Parts:
     Raises:
         NotAChainError: the forward pass contains anything else.
     """
-    root, prefix = (module.net, "net.") if isinstance(module, Task) else (module, "")
+    own = copy.deepcopy(module)  # tracing leaves constants of a forward pass in the module
+    root, prefix = (own.net, "net.") if isinstance(own, Task) else (own, "")
     try:
         graph = _Tracer().trace(root)
     except Exception as error:  # a user's forward may raise anything when it is traced

@@ -64,8 +64,6 @@ class ChainWay(TrainingWay):
     def reason_against(cls, task: TaskTraits, device: str, precision: Precision, local: LocalTraining) -> str | None:
         if precision not in _PRECISIONS:
             return f"precision {precision} is not one of {', '.join(_PRECISIONS)}"
-        if task.trainer_reasons:
-            return "; ".join(task.trainer_reasons)
         try:
             recognise_chain(task.module, task.layout, task.batch)
         except NotAChainError as error:
