@@ -30,8 +30,7 @@ from lit_cfl.engines.base import Engine
 from lit_cfl.engines.check_task import require_trainable
 from lit_cfl.engines.choose_plan import choose_plan
 from lit_cfl.engines.factory import build_engine, room_of_ray, warn_of_slowness
-from lit_cfl.engines.module_options import module_options
-from lit_cfl.engines.module_state import CONSTANTS, digest_of_constants, digest_of_optimizers
+from lit_cfl.engines.fingerprint import CONSTANTS, digest_of_constants, digest_of_layers, digest_of_optimizers
 from lit_cfl.engines.plan import REFERENCE, EngineOption, Plan, PlanOptions, Precision, set_up_torch
 from lit_cfl.engines.task_protocol import require_mixing
 from lit_cfl.engines.token_inputs import mark_tokens
@@ -240,7 +239,6 @@ class Experiment:
         set_up_torch(plan, self.deterministic)
         engine = build_engine(self.task, plan, seed, self.local, work.task.module if work.task else None)
         engine.report = report
-        options = module_options(engine.template)  # read before any computation can change the module
         engine.rates(self.rounds - 1)  # refuses a schedule that has no rate for the last round
         cohorts = Cohorts(self.cohort_size, self.selection, self.dropout, self.selection_seed)
         cohorts.at(0, data.population, seed)  # refuses a cohort that cannot be drawn
@@ -264,7 +262,7 @@ class Experiment:
                 if own:
                     why = f"data.validation is {own}, {explain_empty_share(data.train.sizes)}"
                 raise InputError(f"stop.metric is {metric!r}, but the data have no validation part; {why}")
-        return PreparedRun(self, seed, data, engine, cohorts, options)
+        return PreparedRun(self, seed, data, engine, cohorts)
 
     def try_out(self, seed: int) -> tuple["PreparedRun", Plan]:
         """Prepares a run that other processes will execute, to check that it can start. Returns the run and its plan.
@@ -371,7 +369,6 @@ class PreparedRun:
         data: Data of all clients.
         engine: Engine that trains and scores them.
         cohorts: Cohort of each round.
-        module_options: Layers and plain attributes of the module, as `lit_cfl.engines.module_options` lists them.
     """
 
     experiment: Experiment
@@ -379,7 +376,6 @@ class PreparedRun:
     data: FederatedData
     engine: Engine
     cohorts: Cohorts
-    module_options: dict[str, str]
 
     def rounds(self, after: Round | None = None) -> Iterator[Round]:
         """Runs the rounds and yields each, from the start or after a given round."""
@@ -424,12 +420,13 @@ def fingerprint_of_data(data: FederatedData) -> dict[str, str]:
 
 
 def fingerprint_of_module(engine: Engine) -> dict[str, str]:
-    """Computes SHA-256 digests of w_0, tensors outside of models' rows, and the optimizer's classes and numbers."""
+    """Computes SHA-256 digests of w_0, layers, tensors outside of rows, and the optimizer's classes and numbers."""
     initial = sha256(engine.initial(0).contiguous().numpy().data)
     constants = digest_of_constants(engine.template, engine.layout)
     with engine.own_stream("optimizer"):
         optimizer = digest_of_optimizers(engine.template)
-    return {"initial model": initial.hexdigest(), CONSTANTS: constants, "optimizer": optimizer}
+    layers = digest_of_layers(engine.template)
+    return {"initial model": initial.hexdigest(), "net": layers, CONSTANTS: constants, "optimizer": optimizer}
 
 
 def _digest_of_scale(examples: Examples) -> str:

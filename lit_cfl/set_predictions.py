@@ -7,7 +7,9 @@ from math import nan
 import torch
 from torch import Tensor
 
+from lit_cfl.engines.global_generators import seed_globally
 from lit_cfl.scores import SetScore
+from lit_cfl.seeds import derive
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +45,8 @@ class SetPredictions:
 
     def _of(self, score: SetScore, places: Tensor) -> float:
         outputs = self.outputs[places]
-        return score.of_set(outputs, self.labels[places]) if outputs.isfinite().all() else nan
+        with seed_globally(derive(0, "score"), "cpu"):  # a user's function may draw, such as for a bootstrap
+            return score.of_set(outputs, self.labels[places]) if outputs.isfinite().all() else nan
 
     @classmethod
     def join(cls, parts: Sequence["SetPredictions"]) -> "SetPredictions":

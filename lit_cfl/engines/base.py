@@ -490,7 +490,8 @@ class Engine:
         mine, start = data.train[client], work.models[work.start[position]]
         before = self.losses_of_all(start[None].cpu(), mine, data)[0]
         rate = work.rates[0] if work.rates else find_learning_rate(self.template)
-        return explain_divergence(client, round, loss, rate, mine % len(data.examples), before)
+        rest = self.way.loss_at_rest(work, position)
+        return explain_divergence(client, round, loss, rate, mine % len(data.examples), before, rest)
 
     def _starts_of(self, request: FitRequest, chunk: slice) -> Tensor:
         """Returns the start models `[c, d]` of a chunk's clients, on the device."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from math import isfinite
 from typing import Any
 
 from lightning import LightningModule
@@ -30,7 +31,7 @@ def note_client(round: int, waiting: Callable[[], Sequence[int]], together: bool
 
 
 def explain_divergence(
-    client: int, round: int, loss: float, rate: float, examples: Tensor, before: Tensor
+    client: int, round: int, loss: float, rate: float, examples: Tensor, before: Tensor, rest: float | None = None
 ) -> DivergedError:
     """Builds the error for a client that diverged in training, or whose losses were not finite before training.
 
@@ -40,8 +41,15 @@ def explain_divergence(
         rate: Learning rate of the client.
         examples: Numbers of its training examples, int64 `[n]`.
         before: Their losses under the client's initial model `[n]`.
+        rest: Training loss of the client if its model does not change; None = unknown.
     """
     wrong = (~before.isfinite()).nonzero().flatten()
+    if not len(wrong) and rest is not None and not isfinite(rest):
+        return DivergedError(
+            f"client {client} diverged in round {round + 1}: the loss of one of its mini-batches is not finite with its "
+            "initial model, too, and no learning rate helps; look for a mini-batch whose examples are all left out "
+            "(ignore_index), for 0/0 or log(0) in training_step, or set local.on_divergence to skip"
+        )
     if not len(wrong):
         return DivergedError(
             f"client {client} diverged in round {round + 1}: training loss {loss}, learning rate {rate:g}; "

@@ -16,7 +16,7 @@ from lit_cfl.data.examples import Decoding
 from lit_cfl.engines.dropout import set_key
 from lit_cfl.engines.global_generators import seed_globally
 from lit_cfl.engines.mini_batches import MiniBatches
-from lit_cfl.engines.plan import Plan, Precision, row_dtype
+from lit_cfl.engines.plan import Plan, Precision, WayName, row_dtype
 from lit_cfl.engines.scorer import EVALUATION_BATCH, Scorer
 from lit_cfl.engines.task_protocol import differentiable_losses_of
 from lit_cfl.engines.training_options import LocalTraining, Rates
@@ -129,7 +129,7 @@ class TrainingWay(ABC):
         uses_compiled_steps: True if sums on a CPU round as `describe_steps` says.
     """
 
-    name: ClassVar[str]
+    name: ClassVar[WayName]
     is_collective: ClassVar[bool] = False
     seeds_global_generators: ClassVar[bool] = False
     reads_bytes: ClassVar[bool] = False
@@ -164,6 +164,14 @@ class TrainingWay(ABC):
             fit, float64 `[n]` on the CPU. NaN and infinity are returned unchanged.
         """
 
+    def loss_at_rest(self, work: CohortFit, client: int) -> float | None:
+        """Computes the loss that a client's fit reports if its model does not change; None if that is unknown.
+
+        Args:
+            client: Position of the client in the cohort.
+        """
+        return None
+
     @torch.no_grad()
     def gradients(self, model: Tensor, work: CohortFit, ended: Ended) -> Tensor:
         """Computes each client's gradient of its mean training loss, in training mode: `[n, d]`, 0 for buffers.
@@ -196,7 +204,7 @@ class TrainingWay(ABC):
                 found = torch.autograd.grad(loss, [parameters[slot.name] for slot in trained], allow_unused=True)
             for slot, gradient in zip(trained, found, strict=True):
                 if gradient is not None:
-                    row[slot.start : slot.stop] += gradient.reshape(-1)
+                    row[slot.start : slot.stop] += (gradient.to_dense() if gradient.is_sparse else gradient).reshape(-1)
 
     def gradient_units(self, sizes: Tensor, clients: Tensor) -> list[Tensor]:
         """Groups clients into units, each to be computed in one process so that gradients stay bit-identical.

@@ -5,8 +5,10 @@ import warnings
 from lightning import LightningModule
 
 from lit_cfl.engines.base import Engine
+from lit_cfl.engines.plain_loop import LoopWay
 from lit_cfl.engines.plan import REFERENCE, EngineOption, Plan, PlanOptions
 from lit_cfl.engines.training_options import LocalTraining, TaskFactory
+from lit_cfl.engines.ways import reason_against, trial_of
 from lit_cfl.engines.workload import RayRoom, Workload
 from lit_cfl.errors import Notice, count_noun
 
@@ -51,8 +53,10 @@ def room_of_ray(engine: EngineOption, device: str, options: PlanOptions | None) 
 def warn_of_slowness(asked: str, plan: Plan, workload: Workload) -> None:
     """Warns if clients are trained by the slower `trainer`, with the reason."""
     task = workload.task
-    if task is not None and asked != REFERENCE and plan.engine == REFERENCE:
-        reasons = "; ".join(task.trainer_reasons) or f"precision {plan.precision}"
+    if task is None or trial_of(task, workload.local).fails:  # the checks before training report it
+        return
+    if asked != REFERENCE and plan.engine == REFERENCE:
+        reasons = reason_against(LoopWay, task, plan.device, plan.precision, workload.local)
         warnings.warn(
             f"clients are trained by lightning.Trainer, which is slower, for this reason: {reasons}",
             Notice,

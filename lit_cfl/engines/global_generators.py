@@ -24,6 +24,12 @@ def _seed(derived: int) -> None:
     random.seed(derived)
 
 
+def generator_states() -> tuple[object, ...]:
+    """Returns the states of the generators of PyTorch, NumPy and Python, to compare them."""
+    numpys = np.random.get_state(legacy=False)
+    return torch.get_rng_state().numpy().tobytes(), repr(numpys), random.getstate()
+
+
 @contextmanager
 def seed_globally(derived: int | None, device: str) -> Iterator[None]:
     """Seeds the global generators within the block, and restores them afterwards.

@@ -4,7 +4,7 @@ The rule follows from the optimizer that the module configures: its class, and t
 groups. It is the same as PyTorch's. Parameters and state change in place, so each of them is read and written once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,9 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from lit_cfl.errors import InputError
 
 Tensors = tuple[Tensor, ...]
 
@@ -33,11 +36,11 @@ class FunctionalOptimizer:
     @classmethod
     def from_module(cls, module: LightningModule, parameters: Sequence[nn.Parameter]) -> "FunctionalOptimizer":
         """Reads the kind and options of a module's only optimizer, whose groups must contain all these parameters."""
-        optimizer = module.configure_optimizers()
-        if not isinstance(optimizer, Optimizer):
-            raise TypeError("a module that only `trainer` can fit")
+        optimizer = _require_plain(module.configure_optimizers())
         number_of = {id(p): number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
         kind = {SGD: "sgd", Adam: "adam", AdamW: "adamw"}[type(optimizer)]
+        if any(id(p) not in number_of for p in parameters):
+            raise InputError("the optimizer does not train all parameters that require a gradient")
         numbers = tuple(number_of[id(p)] for p in parameters)
         groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
         return cls(kind, tuple(groups[number] for number in numbers), numbers)
@@ -96,14 +99,30 @@ class FunctionalOptimizer:
                 _adam_(p, g, mine, self.options[number], corrections)
 
 
-def unsupported_options(optimizer: Optimizer) -> list[str]:
-    """Lists the options of this optimizer that `FunctionalOptimizer` does not support."""
-    found = []
+def _require_plain(configured: object) -> Optimizer:
+    """Returns the optimizer that `configure_optimizers` returned. Raises InputError if its steps have no function."""
+    if not isinstance(configured, Optimizer):
+        others = [f"the scheduler {type(scheduler).__name__}" for scheduler in schedulers_in(configured)]
+        raise InputError(others[0] if others else "configure_optimizers does not return one plain optimizer")
+    optimizer, found = configured, []
+    if type(optimizer) not in (SGD, Adam, AdamW):
+        raise InputError(f"optimizer {type(optimizer).__name__}")
     for group in optimizer.param_groups:
         found += [name for name in ("amsgrad", "maximize", "differentiable") if group.get(name)]
         found += ["a tensor as learning rate"] if isinstance(group["lr"], Tensor) else []
     betas = {tuple(group["betas"]) for group in optimizer.param_groups if "betas" in group}
-    return [*dict.fromkeys(found), *(["several pairs of betas"] if len(betas) > 1 else [])]
+    found += ["several pairs of betas"] if len(betas) > 1 else []
+    if found:
+        raise InputError(f"the optimizer's option {found[0]}")
+    return optimizer
+
+
+def schedulers_in(configured: object) -> list[LRScheduler]:
+    """Finds the learning rate schedulers in the return value of `configure_optimizers`."""
+    if isinstance(configured, LRScheduler):
+        return [configured]
+    parts = list(configured.values()) if isinstance(configured, Mapping) else configured
+    return [found for part in parts for found in schedulers_in(part)] if isinstance(parts, (list, tuple)) else []
 
 
 def _sgd_(p: Tensor, g: Tensor, state: list[Tensor], option: dict[str, Any], first: Tensor) -> None:

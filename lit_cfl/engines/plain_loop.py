@@ -1,5 +1,6 @@
 """The way `loop`: trains one client after the other, each in a loop over its mini-batches."""
 
+import copy
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -10,14 +11,13 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 
-from lit_cfl.engines.batch_norm import has_batch_norm
 from lit_cfl.engines.cohort_fit import CohortFit, Ended, TrainingWay
 from lit_cfl.engines.dropout import key_names, set_key
 from lit_cfl.engines.optimizers import FunctionalOptimizer, Tensors
 from lit_cfl.engines.plan import Plan, Precision
 from lit_cfl.engines.stacked.lane_steps import add_pull, clip_gradients
 from lit_cfl.engines.stacked.stackable_layers import PlainGRU, why_not_stacked
-from lit_cfl.engines.task_protocol import Batch, weighted_losses_of
+from lit_cfl.engines.task_protocol import Batch, losses_of, weighted_losses_of
 from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.parameters import ParameterLayout
@@ -29,7 +29,7 @@ class LoopWay(TrainingWay):
     """Trains one client after the other in a single module, whose parameters change in place.
 
     On a CPU the gradients of a batch of more than 1,024 examples are sums over parts, whose activations take less
-    memory and exceed the caches less often. BatchNorm and dropout depend on the whole batch, so it is not split there.
+    memory and exceed the caches less often. A batch whose losses depend on each other, as by BatchNorm, is not split.
     """
 
     name = "loop"
@@ -40,7 +40,7 @@ class LoopWay(TrainingWay):
         if plan.device == "cpu":
             _use_plain_gru(self._module)
         self._keyed = bool(key_names(module))
-        self._whole = self._keyed or has_batch_norm(module)
+        self._splits: bool | None = None  # whether a mini-batch can be computed in parts; None = not tried yet
         self._on_cpu = plan.device == "cpu"
         named = dict(self._module.named_parameters())
         self._trained = [slot for slot in layout.slots if not slot.is_buffer]
@@ -51,7 +51,7 @@ class LoopWay(TrainingWay):
     def reason_against(cls, task: TaskTraits, device: str, precision: Precision, local: LocalTraining) -> str | None:
         if precision == "16-mixed":
             return "precision 16-mixed needs a gradient scaler"
-        return "; ".join(task.trainer_reasons) or None
+        return None
 
     @torch.no_grad()
     def fit(self, work: CohortFit, ended: Ended) -> tuple[Tensor, Tensor]:
@@ -111,8 +111,8 @@ class LoopWay(TrainingWay):
     def _gradients(self, inputs: Tensor, labels: Tensor, weights: Tensor | None) -> tuple[Tensors, Tensor]:
         """Computes the gradients of the mean loss, each with a leading axis of 1, and the mean loss."""
         total, count = len(labels), 1
-        if total > _PART and self._on_cpu and not self._whole:
-            count = ceil(total / _PART)
+        if total > _PART and self._on_cpu:
+            count = ceil(total / _PART) if self._can_split((inputs, labels)) else 1
         batches = zip(inputs.tensor_split(count), labels.tensor_split(count), strict=True)
         of_parts = [None] * count if weights is None else weights.tensor_split(count)
         (first, factors), *others = zip(batches, of_parts, strict=True)
@@ -122,6 +122,16 @@ class LoopWay(TrainingWay):
             gradients, loss = [g + o for g, o in zip(gradients, more, strict=True)], loss + other
         return tuple(gradient[None] for gradient in gradients), loss
 
+    def _can_split(self, batch: Batch) -> bool:
+        """Returns whether the losses of examples do not depend on the others of their mini-batch."""
+        if self._splits is None:
+            module, dtype = copy.deepcopy(self._module), self.plan.autocast
+            halves = zip(*(part.tensor_split(2) for part in batch), strict=True)
+            with torch.no_grad(), nullcontext() if dtype is None else torch.autocast("cpu", dtype):
+                whole, *parts = (losses_of(module, part).double() for part in (batch, *halves))
+            self._splits = torch.allclose(whole, torch.cat(parts), rtol=1e-4, atol=1e-6, equal_nan=True)
+        return self._splits
+
     def _share(self, part: Batch, weights: Tensor | None, total: int) -> tuple[list[Tensor], Tensor]:
         """Computes what some of the examples contribute to the mean loss over all, and to its gradients."""
         dtype = self.plan.autocast
@@ -130,7 +140,7 @@ class LoopWay(TrainingWay):
                 loss = weighted_losses_of(self._module, part, weights).mean()
                 loss = loss if len(part[1]) == total else loss * (len(part[1]) / total)
             found = torch.autograd.grad(loss, self._parameters)
-        return list(found), loss.detach()
+        return [gradient.to_dense() if gradient.is_sparse else gradient for gradient in found], loss.detach()
 
     def _pieces(self, row: Tensor) -> Tensors:
         return tuple(

@@ -6,20 +6,20 @@ from functools import cached_property
 
 import torch
 from lightning import LightningModule
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from lit_cfl.data import FederatedData
 from lit_cfl.engines.check_module import require_module
 from lit_cfl.engines.initial_models import build_module
 from lit_cfl.engines.mini_batches import count_steps
-from lit_cfl.engines.needs_trainer import reasons_for_trainer
-from lit_cfl.engines.stacked.stackable import reasons_for_no_stack
 from lit_cfl.engines.task_protocol import Batch, losses_of
 from lit_cfl.engines.training_options import LocalTraining, TaskFactory
 from lit_cfl.local_work import per_client
 from lit_cfl.parameters import ParameterLayout
 
-_SOME = 8  # number of examples that the task is measured on
+_SOME = 43  # number of examples that the task is measured on: three small clients, see `agreement.py`
+_BLOCK = 2**16  # number of examples that are searched for labels at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class TaskTraits:
     Args:
         module: The module as the user's task builds it, with keyed dropout, on the CPU; it must not be changed.
         layout: Layout of the module's rows.
-        batch: Eight of the run's examples, or all if there are fewer; floating-point inputs are float32.
+        batch: Some of the run's training examples, of different labels; floating-point inputs are float32.
         mean_size: Mean number of training examples per client.
     """
 
@@ -41,7 +41,7 @@ class TaskTraits:
     @classmethod
     def of(cls, module: LightningModule, data: FederatedData) -> "TaskTraits":
         """Measures a task's properties on the run's data."""
-        some = torch.arange(min(_SOME, len(data.examples)))
+        some = some_of_each_label(data, _SOME)
         mean = int(data.num_examples[data.population].sum()) / max(1, len(data.population))
         batch = data.examples.batch(some, device="cpu")
         return cls(module, ParameterLayout.of(module), batch, max(1, round(mean)))
@@ -51,22 +51,38 @@ class TaskTraits:
         """Multiply-adds of products and convolutions in the loss of one example; 0 = unknown."""
         return count_multiply_adds(self.module, self.batch)
 
-    @cached_property
-    def trainer_reasons(self) -> list[str]:
-        """Reasons why only `trainer` can train this task; empty if `losses` and one plain optimizer suffice."""
-        return reasons_for_trainer(self.module, self.layout, self.batch)
-
-    @cached_property
-    def stack_reasons(self) -> list[str]:
-        """Reasons why `torch.func.vmap` cannot train several clients together; empty if it can.
-
-        Valid only if `trainer_reasons` is empty.
-        """
-        return reasons_for_no_stack(self.module, self.layout, self.batch)
-
     def batch_size(self, local: LocalTraining) -> int:
         """Returns the mini-batch size of a client of mean size."""
         return self.mean_size if local.batch_size == "full" else min(local.batch_size, self.mean_size)
+
+
+def some_of_each_label(data: FederatedData, count: int) -> Tensor:
+    """Chooses training examples of as many different labels as possible, then from all over the data.
+
+    Returns:
+        `count` examples, or all if there are fewer, as `Examples.batch` takes them.
+    """
+    entries = data.train.entries
+    spread = entries[torch.arange(min(count, len(entries))) * len(entries) // min(count, len(entries))]
+    if data.examples.label_kind != "classes":
+        return spread
+    first = one_of_each_label(data)
+    first = first[torch.arange(min(count, len(first))) * len(first) // min(count, len(first))]
+    others = spread[~torch.isin(spread, first)]
+    return torch.cat([first, others])[:count]
+
+
+def one_of_each_label(data: FederatedData) -> Tensor:
+    """Returns the first training example of each label, in the order of labels."""
+    found: dict[int, Tensor] = {}
+    for some in data.train.entries.split(_BLOCK):
+        labels = data.examples.targets(some).cpu()
+        first = torch.full((data.examples.num_labels,), len(some)).scatter_reduce(
+            0, labels, torch.arange(len(some)), "amin"
+        )
+        new = [label for label in (first < len(some)).nonzero().flatten().tolist() if label not in found]
+        found |= {label: some[first[label]] for label in new}
+    return torch.stack([found[label] for label in sorted(found)])
 
 
 def count_multiply_adds(module: LightningModule, batch: Batch) -> int:

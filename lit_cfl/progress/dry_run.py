@@ -11,8 +11,9 @@ from torch import Tensor
 
 from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.engines.mini_batches import count_steps
+from lit_cfl.engines.plain_loop import LoopWay
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.ways import get_way
+from lit_cfl.engines.ways import get_way, reason_against
 from lit_cfl.engines.workload import TaskTraits, mean_steps
 from lit_cfl.errors import count_noun, join_range
 from lit_cfl.experiment import Experiment, PreparedRun
@@ -62,9 +63,16 @@ def _size(prepared: PreparedRun) -> dict[str, str]:
         "local steps": f"about {client_steps(prepared):,}, pre-training and evaluation not counted",
         "plan": f"engine {plan.engine}, {plan.device}, {plan.precision}, {count_noun(plan.threads, 'thread')}, "
         f"{_stack(plan)}",
-        "module": "; ".join(TaskTraits.of(engine.template, data).trainer_reasons) or "losses and one plain optimizer",
+        "module": _module(prepared) or "losses and one plain optimizer",
         "memory": f"about {(cohort + inputs.nbytes) / 2**20:.1f} MiB for data and local models, without PyTorch itself",
     }
+
+
+def _module(prepared: PreparedRun) -> str | None:
+    """Explains why only a Trainer can train the task; None if its losses and one plain optimizer suffice."""
+    engine = prepared.engine
+    task = TaskTraits.of(engine.template, prepared.data)
+    return reason_against(LoopWay, task, engine.plan.device, engine.plan.precision, engine.local)
 
 
 def _size_of(num_bytes: int) -> str:

@@ -13,7 +13,7 @@ from lit_cfl.algorithms.base import Info, State
 from lit_cfl.clustering.cluster_scores import silhouette
 from lit_cfl.data import FederatedData
 from lit_cfl.data.federated import lists_of, with_lists
-from lit_cfl.engines.module_options import data_options
+from lit_cfl.engines.fingerprint import data_options
 from lit_cfl.engines.task_notes import note_loss_above_guessing
 from lit_cfl.errors import Interrupted, Notice, note_on_error
 from lit_cfl.evaluation import Evaluation, evaluate
@@ -183,7 +183,6 @@ class Recorder:
             "traffic": [r.traffic.down, r.traffic.up, r.traffic.bytes_up],
             "local": [r.costs.steps, r.costs.examples, r.costs.scored],
             "fingerprint": self.prepared.fingerprint,
-            "module options": self.prepared.module_options,
             "data options": data_options(self.experiment.data),
             "run_id": self.directory.run_id,
             "environment": self.directory.environment,

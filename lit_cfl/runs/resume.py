@@ -13,12 +13,10 @@ from lit_cfl.storage.digests import digest_of, find_changed
 from lit_cfl.storage.given_paths import expand_home
 
 if TYPE_CHECKING:  # a report that only compares configurations does not load Lightning
-    from lit_cfl.engines.training_options import TaskFactory
     from lit_cfl.experiment import Experiment, PreparedRun
 
 _PLAN_OPTIONS = ("engine", "device", "precision", "deterministic", "plan")
 NOT_SET = "(not set)"  # text in place of the value of an option that a configuration does not have
-_MOST_NAMED = 5  # maximum number of differences of a module that an error names
 _CHANGES_NOTHING = "plan.rows_mib:"  # this option only limits memory
 
 
@@ -176,35 +174,9 @@ def require_same_data(path: Path, saved: Mapping[str, Any], prepared: "PreparedR
     """Checks that data, module, initial model and optimizer match those of the checkpoint.
 
     Raises:
-        InputError: the layers and values of the module that differ, or the parts that differ, with both digests.
+        InputError: the parts that differ, with both digests.
     """
-    require_same_options(path, saved, prepared.module_options, prepared.experiment.task, prepared.seed)
     require_same_digests(path, saved, prepared.fingerprint)
-
-
-def require_same_options(
-    path: Path, saved: Mapping[str, Any], options: Mapping[str, str], task: "TaskFactory", seed: int
-) -> None:
-    """Checks that a run's module was built with the same options, as `module_options` lists them.
-
-    Values that change whenever the task builds its module, such as the time, do not count.
-
-    Raises:
-        InputError: the layers and values that differ.
-    """
-    from lit_cfl.engines.initial_models import build_module  # loads Lightning
-    from lit_cfl.engines.module_options import changed_options, module_options
-
-    recorded = saved["module options"]
-    if changed_options(recorded, options):
-        again = module_options(build_module(task, seed))
-        options = {name: value for name, value in options.items() if again.get(name) == value}
-    if changed := changed_options(recorded, options):
-        more = f" and {len(changed) - _MOST_NAMED} more" if len(changed) > _MOST_NAMED else ""
-        raise InputError(
-            f"{path} was made with a different module: {'; '.join(changed[:_MOST_NAMED])}{more}; give the same "
-            "module, or start a new run"
-        )
 
 
 def require_same_digests(path: Path, saved: Mapping[str, Any], fingerprint: Mapping[str, str]) -> None:

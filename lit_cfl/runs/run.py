@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from lit_cfl.activity import Activity, Report, ignore_activity
 from lit_cfl.algorithms.automatic_clusters import chooses_number
 from lit_cfl.engines.factory import build_engine
-from lit_cfl.engines.module_options import data_options, module_options
+from lit_cfl.engines.fingerprint import data_options
 from lit_cfl.engines.plan import Plan, release_freed_memory
 from lit_cfl.errors import InputError, Notice, SaveError, name_clients
 from lit_cfl.experiment import Experiment, fingerprint_of_data, fingerprint_of_module
@@ -29,7 +29,6 @@ from lit_cfl.runs.resume import (
     require_longer_schedule,
     require_same_data,
     require_same_digests,
-    require_same_options,
     with_own_partition,
     with_stored_code,
     with_stored_plan,
@@ -217,7 +216,6 @@ def _require_same_experiment(experiment: Experiment, path: Path) -> None:
     recorded, seed = read_identity(path), experiment.seeds[0]
     engine = build_engine(experiment.task, Plan(), seed, experiment.local)
     try:
-        require_same_options(path, recorded, module_options(engine.template), experiment.task, seed)
         require_same_digests(path, recorded, fingerprint_of_module(engine))
     finally:
         engine.close()

@@ -13,7 +13,6 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.testing import assert_close
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.engines import needs_trainer
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked.stackable_layers import PlainEmbedding, PlainGRU, PlainLSTM, replace_unstackable_layers
@@ -295,12 +294,6 @@ class AsksTrainer(Classification):
 def test_training_step_that_fast_engines_would_pass_over_is_named(kind: type[Classification], reasons: list[str]):
     module = kind(Reader(nn.GRU(4, 3, batch_first=True)))
     assert reasons_against(lambda: module, text_data(tokens=False)) == reasons
-
-
-def test_training_step_of_our_own_tasks_is_not_tried(monkeypatch: pytest.MonkeyPatch):
-    module = Classification(Reader(nn.GRU(4, 3, batch_first=True)))
-    monkeypatch.setattr(needs_trainer, "_without_a_trace", lambda *_: 1 / 0)
-    assert reasons_against(lambda: module, text_data(tokens=False)) == []
 
 
 def test_dropout_is_the_same_in_losses_and_in_a_training_step():

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from lit_cfl.config.variants import build
-from lit_cfl.engines import step_dependence
+from lit_cfl.engines import agreement
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import Batch
@@ -403,17 +403,6 @@ def test_our_nets_are_asked_as_others_are():
     assert obstacles_of(lambda: Classification(MCLR([1, 8, 8], 10))) == []
 
 
-def test_a_class_that_watches_is_not_taken_for_the_one_that_it_watches(monkeypatch: pytest.MonkeyPatch):
-    """The watching subclass keeps the name of the watched class, since configurations find classes by name."""
-    from lit_cfl.tasks import Classification
-
-    kept, watched = [], step_dependence._make_watched_class
-    monkeypatch.setattr(step_dependence, "_make_watched_class", lambda *args: kept.append(watched(*args)) or kept[-1])
-    build(base()).prepare(0)
-    assert {kind.__name__ for kind in kept} == {"Classification"}
-    assert type(build(base()).prepare(0).engine.template) is Classification
-
-
 def test_progress_of_a_trainer_starts_at_0_in_every_fit():
     seen: list[tuple[int, int, int, int | None]] = []
 
@@ -487,7 +476,7 @@ def test_an_error_of_ours_in_gradients_is_not_blamed_on_the_module(monkeypatch: 
     def broken(*given):
         raise KeyError("ours")
 
-    broken.__code__ = broken.__code__.replace(co_filename=step_dependence.__file__)
+    broken.__code__ = broken.__code__.replace(co_filename=agreement.__file__)
     monkeypatch.setattr(type(engine.way), "_gradient", broken)
     with pytest.raises(KeyError):
         engine.at(0, ragged_data()).gradients(engine.initial(0), torch.tensor([2]))

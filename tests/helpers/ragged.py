@@ -11,8 +11,11 @@ from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.initial_models import build_module
+from lit_cfl.engines.plain_loop import LoopWay
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.stacked.way import StackWay
 from lit_cfl.engines.training_options import LocalTraining
+from lit_cfl.engines.ways import reason_against
 from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.local_work import Budget, Fitted
 from lit_cfl.tasks import Classification
@@ -79,7 +82,9 @@ def fitted(
 def reasons_against(make: Callable[[], LightningModule], data: FederatedData | None = None) -> list[str]:
     """Returns why clients need a Trainer; if they need none, returns why they cannot be stacked."""
     traits = TaskTraits.of(build_module(make, 0), data or ragged_data())
-    return traits.trainer_reasons or traits.stack_reasons
+    ways = (LoopWay, "cpu"), (StackWay, "cuda:0")
+    found = (reason_against(way, traits, device, "32-true", LocalTraining()) for way, device in ways)
+    return [reason for reason in found if reason is not None][:1]
 
 
 def rows_of(fit: Fitted) -> Tensor:

@@ -21,7 +21,6 @@ from lit_cfl.algorithms import IFCA, Assignment, Ditto, FedAvg, FedGroup, FedPro
 from lit_cfl.cli.main import main
 from lit_cfl.data import FederatedData
 from lit_cfl.datamodules import ArrayData, Digits
-from lit_cfl.engines.needs_trainer import find_unsupported
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lit_cfl import Experiment, load_run, run
 from lit_cfl.engines.factory import build_engine
-from lit_cfl.engines.module_state import digest_of_constants
+from lit_cfl.engines.fingerprint import digest_of_constants
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import worker
 from lit_cfl.engines.training_options import LocalTraining

@@ -30,7 +30,7 @@ from lit_cfl.algorithms import FedAvg
 from lit_cfl.cli.main import main
 from lit_cfl.datamodules import ArrayData, Digits
 from lit_cfl.datamodules.shift import SwapAll
-from lit_cfl.engines.module_options import data_options
+from lit_cfl.engines.fingerprint import data_options
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.nets import MCLR

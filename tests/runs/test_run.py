@@ -155,7 +155,7 @@ def test_newcomers_join_after_training_and_are_scored(tmp_path: Path):
 
 
 def test_run_stops_when_validation_no_longer_improves(tmp_path: Path):
-    frozen = lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.0))  # noqa: E731
+    frozen = lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=1e-30))  # noqa: E731
     stop, reasons = StopRule(patience=2), []
     result = run(
         digits(algorithm=FedAvg(), task=frozen, rounds=30, stop=stop),

@@ -52,7 +52,7 @@ class StackWay(TrainingWay):
             return "a stack is slower than a loop on a CPU"
         if precision == "16-mixed":
             return "precision 16-mixed needs a gradient scaler"
-        return "; ".join(task.trainer_reasons or task.stack_reasons) or None
+        return None
 
     @classmethod
     def client_bytes(cls, task: TaskTraits, precision: Precision, batch_size: int) -> int:
