@@ -37,12 +37,12 @@ def watched_training() -> Iterator[Counter[str]]:
 
     `compiled` are fits by `steps.cpp`, `fits` all fits; `losses` and `gradients` are requests of the algorithm.
     """
-    from lit_cfl.engines.chain.compiled import CompiledSteps
+    from lit_cfl.engines.chain import ChainWay
     from lit_cfl.engines.round_work import RoundWork
     from lit_cfl.engines.ways import WAYS
 
     counts: Counter[str] = Counter()
-    places = [(CompiledSteps, "__init__", "compiled"), (RoundWork, "gradients", "gradients")]
+    places = [(ChainWay, "fit", "compiled"), (RoundWork, "gradients", "gradients")]
     places += [(RoundWork, name, "losses") for name in ("losses", "example_losses")]
     places += [(way, "fit", "fits") for way in WAYS if "fit" in vars(way)]
     before = [(kind, method, getattr(kind, method)) for kind, method, _ in places]

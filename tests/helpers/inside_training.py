@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from compiled_steps import steps_of
@@ -15,11 +14,10 @@ from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.data import FederatedData
-from lit_cfl.engines.chain import way as chain_way
 from lit_cfl.engines.factory import build_engine
-from lit_cfl.engines.library import load_library
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.ways import get_way
+from lit_cfl.engines.steps import load_library
+from lit_cfl.engines.ways import get_way, reason_against
 from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.experiment import LocalTraining
 from lit_cfl.local_work import Fitted, LocalWork
@@ -30,7 +28,6 @@ _PLANS = {
     "stack": Plan("stack", lanes=4),
     "stack of 1": Plan("stack", lanes=1),
     "chain": Plan("chain"),
-    "compiled": Plan("chain"),
     "ray": Plan("loop", workers=2),
     "gpu": Plan("stack", lanes=4, device="cuda:0"),
 }
@@ -60,11 +57,7 @@ class Case:
 
 
 def _precision_of(way: str) -> Any:
-    return "32-true" if way == "compiled" else "64-true"
-
-
-class _CompiledError(Exception):
-    """Raised in place of the compiled steps, to see whether a fit would use them."""
+    return "32-true" if way == "chain" else "64-true"
 
 
 class Clients:
@@ -114,7 +107,7 @@ def why_absent(way: str) -> str | None:
     """Returns why a way cannot be tried on this machine; None if it can."""
     if way == "gpu" and not torch.cuda.is_available():
         return "there is no GPU"
-    if way == "compiled" and load_library()[0] is None:
+    if way == "chain" and load_library()[0] is None:
         return "there are no compiled steps"
     return None
 
@@ -135,25 +128,12 @@ def find_refusal(way: str, case: Case) -> str | None:
         return None
     # on a CPU a stack is refused as slow, but it computes the same
     device = "cuda:0" if plan.engine == "stack" else plan.device
-    against = get_way(plan.engine).reason_against(_traits_of(case), device, _precision_of(way), case.local)
-    if against is None and way == "compiled" and not _is_compiled(case):
-        return "PyTorch trains this chain"
-    return against
+    return reason_against(get_way(plan.engine), _traits_of(case), device, _precision_of(way), case.local)
 
 
 @cache
 def _traits_of(case: Case) -> TaskTraits:
     return TaskTraits.of(Clients("trainer", case)._engine.template, case.data())
-
-
-def _is_compiled(case: Case) -> bool:
-    clients = Clients("compiled", case)
-    with patch.object(chain_way, "CompiledSteps", side_effect=_CompiledError):
-        try:
-            clients.fit(torch.arange(clients.data.num_clients)).rows  # noqa: B018
-        except _CompiledError:
-            return True
-    return False
 
 
 def make_work(
