@@ -363,7 +363,7 @@ def _compare_column(
     elif exact:
         limit = SCORES
     elif COUNTED.search(column):
-        limit = BORDER
+        limit = BORDER * (2 if wide == ROUGH else 1)
         if SCORES < worst < limit:
             found.notes.append(f"{text}: one example at the border may do this")
             return
