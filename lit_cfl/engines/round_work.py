@@ -9,9 +9,9 @@ from torch import Tensor
 
 from lit_cfl.activity import Activity, Report
 from lit_cfl.data import ClientIndex, FederatedData
-from lit_cfl.engines.fit_request import FitDescriber, FitRequest
+from lit_cfl.engines.cohort import FitDescriber, FitRequest
+from lit_cfl.engines.mini_batches import LocalTraining, Rates
 from lit_cfl.engines.scorer import EVALUATION_BATCH
-from lit_cfl.engines.training_options import LocalTraining, Rates
 from lit_cfl.errors import join_ids, note_on_error
 from lit_cfl.local_work import Budget, ClientFunction, Fitted, LocalCosts, Sketch, Statistic, count_bytes, per_client
 from lit_cfl.parameters import ParameterLayout

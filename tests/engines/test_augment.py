@@ -21,13 +21,11 @@ from lit_cfl.cli.main import main
 from lit_cfl.data import Augment, Examples, FederatedData
 from lit_cfl.data.augment import AugmentFunction, Batch
 from lit_cfl.datamodules import ArrayData, Digits, Hybrid
-from lit_cfl.engines import augmented
-from lit_cfl.engines.augmented import augment_examples
-from lit_cfl.engines.base import Engine
-from lit_cfl.engines.cohort_fit import CohortFit
+from lit_cfl.engines.cohort import CohortFit, augment_examples
+from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.keyed_random import draw_keyed_uniform
@@ -152,7 +150,7 @@ def test_changes_differ_by_round_client_purpose_step_and_place():
 
 def test_blocks_change_no_bit(monkeypatch: pytest.MonkeyPatch):
     whole = work_of(engine_of(), augmented_data()).inputs
-    monkeypatch.setattr(augmented, "_BLOCK", 200)
+    monkeypatch.setattr("lit_cfl.engines.cohort._BLOCK", 200)
     assert torch.equal(work_of(engine_of(), augmented_data()).inputs, whole)
 
 

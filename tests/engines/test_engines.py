@@ -20,13 +20,13 @@ from lit_cfl.clustering import random_projection
 from lit_cfl.config import catalogue
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines import scorer
-from lit_cfl.engines.cohort_fit import CohortFit
+from lit_cfl.engines.cohort import CohortFit
 from lit_cfl.engines.factory import build_engine, warn_of_slowness
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan, Precision
 from lit_cfl.engines.scorer import Outcomes
 from lit_cfl.engines.stacked import gradients
 from lit_cfl.engines.stacked import way as stack_way
-from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.engines.ways import get_way
 from lit_cfl.engines.workload import measure_workload
 from lit_cfl.errors import DivergedError, InputError, Notice

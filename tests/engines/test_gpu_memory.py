@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from lit_cfl.data import Examples
-from lit_cfl.engines import base
-from lit_cfl.engines.base import Engine
+from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked import way as stack_way
 from lit_cfl.engines.stacked.lane_steps import Steps
@@ -39,7 +38,7 @@ def trained(engine: Engine) -> Tensor:
 
 def test_examples_on_the_cpu_are_gathered_while_those_before_train(gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Engine, "_examples_at_once", lambda *_: 40.0)  # makes three groups
-    monkeypatch.setattr(base, "fits_on", lambda *_: False)
+    monkeypatch.setattr("lit_cfl.engines.engine.fits_on", lambda *_: False)
     expected, gathered, threads = trained(engine_of("mlp", CPU_PLAN)), Semaphore(0), set()
     # the second group is gathered while the first one trains
     wanted, run, batch = [0, 1, 2], StackWay.fit, Examples.batch
@@ -101,7 +100,7 @@ def test_steps_that_wait_are_refused_before_a_capture_starts(gpu: PretendedGPU, 
 def test_evaluation_waits_for_the_gpu_no_more_often_for_many_batches(
     fits: bool, gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(base, "fits_on", lambda *_: fits)
+    monkeypatch.setattr("lit_cfl.engines.engine.fits_on", lambda *_: fits)
     engine, data, waits = engine_of("linear", GPU_PLAN), ragged_data(), []
     models = torch.stack([engine.initial(number) for number in range(2)])
     for examples in (10, 10, 2500):  # only the first evaluation moves the data

@@ -15,7 +15,7 @@ from digits_experiment import digits, timeless_rows
 from lit_cfl.algorithms import FedAvg, FedGroup, Local
 from lit_cfl.datamodules import Digits
 from lit_cfl.early_stopping import StopRule
-from lit_cfl.engines.training_options import LocalTraining
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.nets import MCLR

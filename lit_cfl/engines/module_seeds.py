@@ -1,14 +1,18 @@
-"""Seeds the global generators for random numbers that a user's module draws."""
+"""Builds users' modules from a run's seed, and seeds the random numbers that they draw."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import torch
+from lightning import LightningModule
 from lightning.pytorch.utilities.seed import isolate_rng
 
+from lit_cfl.engines.dropout import replace_dropout
 from lit_cfl.seeds import derive
+
+TaskFactory = Callable[[], LightningModule]
 
 
 def seed_global_generators(seed: int, purpose: str, *ids: int) -> None:
@@ -44,3 +48,9 @@ def seed_globally(derived: int | None, device: str) -> Iterator[None]:
     with isolate_rng(include_cuda=device != "cpu"):
         _seed(derived)
         yield
+
+
+def build_module(task: TaskFactory, seed: int, number: int = 0, device: str = "cpu") -> LightningModule:
+    """Builds the task's module with the initial model of this number."""
+    with seed_globally(derive(seed, "initial", number), device):
+        return replace_dropout(task())

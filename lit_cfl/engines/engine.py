@@ -2,36 +2,45 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property, partial
+from hashlib import sha256
 from itertools import chain, islice
+from math import isfinite
+from typing import Any
 
 import torch
 from lightning import LightningModule
 from torch import Tensor
+from torch.optim import Optimizer
 
 from lit_cfl.activity import Activity, Report, fit_activity, ignore_activity
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.devices import fits_on, is_out_of_memory, move_rows, prepare_ahead, send
-from lit_cfl.engines.augmented import augment_examples
 from lit_cfl.engines.batch_norm import rejects_single_example, require_no_single_batch
 from lit_cfl.engines.check_module import require_module
-from lit_cfl.engines.client_errors import explain_divergence, find_learning_rate, note_client
-from lit_cfl.engines.cohort_fit import CohortFit, Ended, TrainingWay
+from lit_cfl.engines.cohort import (
+    CHECK,
+    CohortFit,
+    Ended,
+    FitDescriber,
+    FitRequest,
+    TrainingWay,
+    augment_examples,
+    split_clients,
+)
 from lit_cfl.engines.dropout import key_names
-from lit_cfl.engines.fit_request import CHECK, FitDescriber, FitRequest, split_clients
-from lit_cfl.engines.global_generators import seed_global_generators, seed_globally
-from lit_cfl.engines.initial_models import InitialModels, build_module
 from lit_cfl.engines.lr_schedule import RoundRates
+from lit_cfl.engines.mini_batches import LocalTraining, Rates
+from lit_cfl.engines.module_seeds import TaskFactory, build_module, seed_global_generators, seed_globally
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.round_work import PositionedRows, RoundWork
 from lit_cfl.engines.scorer import ModelName, Outcomes, Scorer
 from lit_cfl.engines.task_protocol import Batch, explain_missing_gradients
-from lit_cfl.engines.training_options import LocalTraining, Rates, TaskFactory
 from lit_cfl.engines.ways import get_way
-from lit_cfl.errors import DivergedError, InputError, Notice, count_noun, note_on_error
+from lit_cfl.errors import DivergedError, InputError, Notice, count_noun, join_ids, note_on_error
 from lit_cfl.local_work import Budget, Chunk, ClientFunction, Fitted, Statistic, keep_statistic
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.scores import Scores, scores_of
@@ -569,3 +578,85 @@ def _finite(rows: Tensor) -> Tensor:
 
 def _in_map(round: int, client: int) -> str:
     return f"in round {round + 1}, by the function of work.map on client {client}"
+
+
+class InitialModels:
+    """Warns once if two initial models with different numbers are equal."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {}  # number of the first model with this digest
+        self._noted = False
+
+    def compare(self, number: int, parameters: Tensor) -> None:
+        """Compares the trainable parameters `[p]` of an initial model with those of earlier numbers."""
+        first = self._numbers.setdefault(sha256(parameters.contiguous().numpy().data).digest(), number)
+        if first != number and not self._noted:
+            self._noted = True
+            warnings.warn(
+                f"the initial models {first} and {number} are equal, though each has a separate seed: the module sets "
+                "a seed itself, or starts from constants or from a file. Clients that choose a model by their loss "
+                "then all choose the first; draw the initial weights at random",
+                Notice,
+                stacklevel=2,
+            )
+
+
+@contextmanager
+def note_client(round: int, waiting: Callable[[], Sequence[int]], together: bool = False) -> Iterator[None]:
+    """Adds the round and the client being trained as a note to errors raised within the block.
+
+    Args:
+        waiting: Returns the clients that are not trained yet, the current one first.
+        together: True if several train at once, and it is unknown which of them raised the error.
+    """
+
+    def what() -> str:
+        clients = waiting()
+        who = f"one of the clients {join_ids(clients)}" if together else f"client {clients[0]}" if clients else ""
+        return f"in round {round + 1}, while {who} was trained" if clients else f"in round {round + 1}"
+
+    with note_on_error(what):
+        yield
+
+
+def explain_divergence(
+    client: int, round: int, loss: float, rate: float, examples: Tensor, before: Tensor, rest: float | None = None
+) -> DivergedError:
+    """Builds the error for a client that diverged in training, or whose losses were not finite before training.
+
+    Args:
+        round: Number of rounds completed before.
+        loss: Training loss of the client; NaN if none was reported.
+        rate: Learning rate of the client.
+        examples: Numbers of its training examples, int64 `[n]`.
+        before: Their losses under the client's initial model `[n]`.
+        rest: Training loss of the client if its model does not change; None = unknown.
+    """
+    wrong = (~before.isfinite()).nonzero().flatten()
+    if not len(wrong) and rest is not None and not isfinite(rest):
+        return DivergedError(
+            f"client {client} diverged in round {round + 1}: the loss of one of its mini-batches is not finite with its "
+            "initial model, too, and no learning rate helps; look for a mini-batch whose examples are all left out "
+            "(ignore_index), for 0/0 or log(0) in training_step, or set local.on_divergence to skip"
+        )
+    if not len(wrong):
+        return DivergedError(
+            f"client {client} diverged in round {round + 1}: training loss {loss}, learning rate {rate:g}; "
+            "lower the learning rate, set local.gradient_clip, or set local.on_divergence to skip"
+        )
+    example = int(examples[wrong[0]])
+    return DivergedError(
+        f"client {client} diverged in round {round + 1} before it trained: the loss of its example {example} is "
+        f"{float(before[wrong[0]])} ({len(wrong)} of its {len(examples)} examples have such a loss), and no learning "
+        "rate helps; look for 0/0, log(0) or overflow in the net on that input, or set local.on_divergence to skip"
+    )
+
+
+def find_learning_rate(module: LightningModule) -> float:
+    """Returns the initial learning rate of a module; NaN if it cannot be known without a Trainer."""
+    found: Any = None
+    with suppress(Exception):  # a user's module may read its Trainer, which does not exist
+        found = module.configure_optimizers()
+    found = found.get("optimizer") if isinstance(found, Mapping) else found
+    found = found[0] if isinstance(found, (list, tuple)) else found
+    return float(found.param_groups[0]["lr"]) if isinstance(found, Optimizer) else float("nan")
