@@ -27,14 +27,13 @@ from lit_cfl.engines.mini_batches import (
     draw_batches,
     steps_of_epoch,
 )
-from lit_cfl.engines.module_seeds import seed_globally
 from lit_cfl.engines.plan import Plan, Precision, WayName, row_dtype
 from lit_cfl.engines.scorer import EVALUATION_BATCH, Scorer
 from lit_cfl.engines.task_protocol import differentiable_losses_of
 from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.local_work import Budget
 from lit_cfl.parameters import ParameterLayout, copy_sharing_frozen
-from lit_cfl.seeds import derive_each
+from lit_cfl.seeds import derive_each, seed_globally
 
 CHECK = "check"  # purpose of the fit that only checks whether clients can be trained
 _BLOCK = 2**22  # maximum number of input values that are augmented at once
@@ -277,9 +276,20 @@ class FitRequest:
         """What a fit trains: `client`, or `model` if a client trains several."""
         return "client" if len(self.clients.unique()) == len(self.clients) else "model"
 
-    def weights_at(self, positions: Tensor) -> Tensor | None:
-        """Returns the weights of these clients' examples, concatenated; None without weights."""
-        return None if self.weights is None else torch.cat([self.weights[k] for k in positions.tolist()])
+    def part(self, positions: Tensor | slice) -> "FitRequest":
+        """Returns the request for the clients at these positions."""
+        weights = self.weights
+        if weights is not None:
+            numbers = range(len(weights))[positions] if isinstance(positions, slice) else positions.tolist()
+            weights = [weights[k] for k in numbers]
+        return replace(
+            self,
+            clients=self.clients[positions],
+            start=self.start[positions],
+            center=self.center[positions],
+            lengths=self.lengths[positions],
+            weights=weights,
+        )
 
 
 @dataclass(frozen=True)
@@ -318,24 +328,25 @@ class FitDescriber:
         steps = self.steps(budget, lengths, sizes)
         return count_examples(steps, sizes, self.batch_size(budget), self.local.last_batch)
 
-    def fit(self, request: FitRequest, positions: Tensor, round: int, data: FederatedData) -> CohortFit:
-        """Builds the tensors for training the clients at these positions of a request, except the examples."""
-        clients = request.clients[positions]
+    def fit(self, request: FitRequest, round: int, data: FederatedData) -> CohortFit:
+        """Builds the tensors for training the clients of a request, except the examples."""
+        clients = request.clients
         sizes, batch_size = data.num_examples[clients], self.batch_size(request.budget)
-        steps = self.steps(request.budget, request.lengths[positions], sizes)
+        steps = self.steps(request.budget, request.lengths, sizes)
         ids, last = clients.tolist(), self.local.last_batch
         seeds = derive_each(self.seed, request.purpose, round, ids=ids)
 
         def keys(purpose: str) -> Tensor:
-            return keys_of_steps(torch.tensor(derive_each(self.seed, purpose, round, ids=ids)), steps)
+            own = derive_each(self.seed, purpose, round, ids=ids)
+            return keys_of_steps(torch.tensor(own, dtype=torch.int64), steps)
 
         return CohortFit(
             clients,
             request.models,
-            request.start[positions],
+            request.start,
             request.prox,
             request.centers if request.prox else None,
-            request.center[positions],
+            request.center,
             _NONE,
             _NONE,
             sizes,
@@ -345,7 +356,7 @@ class FitDescriber:
             keys(f"{request.purpose}/dropout") if self.draws_masks else None,
             derive_each(self.seed, f"{request.purpose}/module", round, ids=ids) if self.seeds_generators else None,
             request.rates,
-            request.weights_at(positions),
+            None if request.weights is None else torch.cat([*request.weights]),
             keys(f"{request.purpose}/augment") if data.examples.augment is not None else None,
         )
 
@@ -362,17 +373,18 @@ class FitDescriber:
         )
 
 
-def split_clients(sizes: Tensor, most: float) -> Iterator[slice]:
-    """Splits clients into consecutive groups of at most this many examples; a larger client is alone.
+def split_clients(sizes: Tensor, most: int, clients: int) -> Iterator[slice]:
+    """Splits clients into consecutive parts of at most this many examples; a larger client is alone.
 
     Args:
         sizes: Number of examples of each client, int64 `[n]`.
-        most: Maximum number of examples in a group of several clients.
+        most: Maximum number of examples in a part of several clients.
+        clients: Maximum number of clients in a part, 1 or more.
     """
     before, start = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]), 0
     while start < len(sizes):
         stop = int(torch.searchsorted(before, before[start] + most, right=True)) - 1
-        yield slice(start, stop := max(stop, start + 1))
+        yield slice(start, stop := min(max(stop, start + 1), start + clients))
         start = stop
 
 

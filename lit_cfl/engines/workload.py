@@ -12,8 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lit_cfl.data import FederatedData
 from lit_cfl.engines.check_module import require_module
 from lit_cfl.engines.mini_batches import LocalTraining, count_steps
-from lit_cfl.engines.module_seeds import TaskFactory, build_module
-from lit_cfl.engines.task_protocol import Batch, losses_of
+from lit_cfl.engines.task_protocol import Batch, TaskFactory, build_module, losses_of
 from lit_cfl.local_work import per_client
 from lit_cfl.parameters import ParameterLayout
 

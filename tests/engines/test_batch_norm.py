@@ -123,7 +123,7 @@ def test_every_engine_refuses_a_batch_of_one_example_before_it_trains(
     plan: str, sizes: tuple[int, ...], budget: Budget | None
 ):
     engine, data = build_engine(task(Normalised), ENGINES[plan], 5, LOCAL), ragged_data(sizes)
-    engine._fit_chunk = None  # must not be called
+    engine._fit_part = None  # must not be called
     client = 0 if budget is not None and budget.batch_size == 1 else 1
     size = budget.batch_size if budget is not None else 4
     which = "its only example" if sizes[client] == 1 else f"one of its {sizes[client]} examples"
