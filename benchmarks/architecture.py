@@ -40,8 +40,18 @@ def read_imports() -> Imports:
 
 
 def list_imported_names(source: str, known: Mapping[str, Path]) -> Iterator[str]:
-    """Yields the dotted names of the modules that a module's source imports, also inside functions."""
-    for node in ast.walk(ast.parse(source)):
+    """Yields the dotted names of the modules that a module's source imports, also inside functions.
+
+    Imports for type checkers alone, under `if TYPE_CHECKING`, are left out.
+    """
+    tree = ast.parse(source)
+    for_types = [
+        part for part in ast.walk(tree) if isinstance(part, ast.If) and ast.unparse(part.test) == "TYPE_CHECKING"
+    ]
+    left_out = {id(node) for part in for_types for statement in part.body for node in ast.walk(statement)}
+    for node in ast.walk(tree):
+        if id(node) in left_out:
+            continue
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"

@@ -40,11 +40,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.engines.base import Engine
-from lit_cfl.engines.fit_request import FitRequest
+from lit_cfl.engines.cohort import FitRequest
+from lit_cfl.engines.engine import Engine
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan, set_up_torch
 from lit_cfl.engines.stacked.way import StackWay
-from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.nets import MCLR, MLP, VGG16, Sent140LSTM
 from lit_cfl.tasks import Classification

@@ -68,13 +68,13 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     return any(words in message for words in _NO_MEMORY) or is_out_of_memory(error.__context__)
 
 
-def fits_on(device: torch.device | str, size: int, share: int = 2) -> bool:
-    """Returns whether this many bytes take at most 1 / `share` of a GPU's total memory; always true for the CPU.
+def fits_on(device: torch.device | str, size: int) -> bool:
+    """Returns whether this many bytes take at most half of a GPU's total memory; always true for the CPU.
 
     The memory of a trial of a search is its share of the GPU's.
     """
     device = torch.device(device)
-    return device.type == "cpu" or size <= _bytes_of_gpu(device) // share
+    return device.type == "cpu" or size <= _bytes_of_gpu(device) // 2
 
 
 def count_gpus() -> int:

@@ -15,7 +15,7 @@ from lit_cfl.algorithms.check_answers import check_assignment
 from lit_cfl.clustering.cluster_scores import agreement, churn, mean_entropy
 from lit_cfl.data import ClientIndex, FederatedData, Split
 from lit_cfl.data.index import distinct_values
-from lit_cfl.engines.base import Engine
+from lit_cfl.engines.engine import Engine
 from lit_cfl.errors import InputError, Notice, join_ids, with_client_names
 from lit_cfl.local_work import Budget
 from lit_cfl.metric_names import CHOSEN, ENTROPY, tuned_columns

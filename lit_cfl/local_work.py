@@ -105,7 +105,7 @@ class Fitted:
         self._losses: list[Tensor] = []
         self._trained: list[Tensor] = []
         self._source: Iterator[Chunk] | None = iter(chunks)
-        self._all: list[Chunk] = list(self._record()) if held else []
+        self._whole: Chunk | None = self._hold() if held else None
 
     def chunks(self) -> Iterator[Chunk]:
         """Yields the chunks in order. Raises RuntimeError on a second read, unless the fit is held in memory."""
@@ -113,7 +113,7 @@ class Fitted:
 
     def on_device(self) -> Iterator[Chunk]:
         """Yields the chunks as `chunks` does, with the models on the device that trained them."""
-        return iter(self._all) if self.held else self._record()
+        return iter([] if self._whole is None else [self._whole]) if self.held else self._record()
 
     def _record(self) -> Iterator[Chunk]:
         if self._source is None:
@@ -123,6 +123,17 @@ class Fitted:
             self._losses.append(chunk.losses)
             self._trained.append(chunk.trained)
             yield chunk
+
+    def _hold(self) -> Chunk | None:
+        """Reads all chunks into one; None if no client was asked to train."""
+        total, models = len(self._num_examples), None
+        for chunk in self._record():
+            if len(chunk.models) == total:
+                models = chunk.models
+            else:
+                models = chunk.models.new_empty(total, chunk.models.shape[1]) if models is None else models
+                models[chunk.start : chunk.start + len(chunk.models)] = chunk.models
+        return None if models is None else Chunk(0, models, self.losses, self.trained)
 
     def collect(self) -> Tensor:
         """Collects the local models `[trained, d]` of all clients that trained.
@@ -142,10 +153,9 @@ class Fitted:
         """All local models `[n, d]`. Raises RuntimeError if they are not held."""
         if not self.held:
             raise RuntimeError("the rows of this fit are not held in memory; read chunks() instead, or raise rows_mib")
-        if not self._all:
+        if self._whole is None:
             raise RuntimeError("no client was asked to train: there are no rows")
-        models = [chunk.models for chunk in self.chunks()]
-        return models[0] if len(models) == 1 else torch.cat(models)
+        return self._whole.on_cpu().models
 
     @property
     def losses(self) -> Tensor:

@@ -7,9 +7,8 @@ from math import nan
 import torch
 from torch import Tensor
 
-from lit_cfl.engines.global_generators import seed_globally
 from lit_cfl.scores import SetScore
-from lit_cfl.seeds import derive
+from lit_cfl.seeds import derive, seed_globally
 
 
 @dataclass(frozen=True, eq=False)

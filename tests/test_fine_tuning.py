@@ -12,8 +12,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from lit_cfl import Experiment, run
 from lit_cfl.algorithms import Algorithm, Ditto, FedAvg, FedGroup, Local
 from lit_cfl.early_stopping import StopRule
-from lit_cfl.engines.base import Engine
-from lit_cfl.engines.training_options import LocalTraining
+from lit_cfl.engines.engine import Engine
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan, evaluate
 from lit_cfl.local_work import Budget

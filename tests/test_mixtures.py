@@ -23,10 +23,10 @@ from lit_cfl.clustering.cluster_scores import mean_entropy
 from lit_cfl.data import ClientIndex, FederatedData
 from lit_cfl.datamodules import Digits
 from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.scorer import Scorer
-from lit_cfl.engines.task_protocol import mixed_outcomes_of
-from lit_cfl.engines.training_options import LocalTraining, TaskFactory
+from lit_cfl.engines.task_protocol import TaskFactory, mixed_outcomes_of
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan, SplitScores, score_clients
 from lit_cfl.local_work import Budget

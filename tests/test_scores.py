@@ -9,11 +9,11 @@ from quadratic import ids
 from torch import Tensor, nn
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.engines.base import Engine
+from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.task_protocol import outcomes_of
-from lit_cfl.engines.training_options import LocalTraining, TaskFactory
+from lit_cfl.engines.task_protocol import TaskFactory, outcomes_of
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.evaluation import Evaluation, SplitScores, score_clients
 from lit_cfl.metric_names import (

@@ -25,7 +25,7 @@ from math import ceil
 from lit_cfl.cores import count_cores
 from lit_cfl.devices import gib_of_gpu
 from lit_cfl.engines.choose_device import device_of_ray, resolve_device
-from lit_cfl.engines.cohort_fit import TrainingWay
+from lit_cfl.engines.cohort import TrainingWay
 from lit_cfl.engines.plan import EngineOption, Plan, PlanOptions, Precision
 from lit_cfl.engines.ways import WAYS, get_way, reason_against, trial_of
 from lit_cfl.engines.workload import RayRoom, Workload

@@ -4,10 +4,11 @@ import warnings
 
 from lightning import LightningModule
 
-from lit_cfl.engines.base import Engine
+from lit_cfl.engines.engine import Engine
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plain_loop import LoopWay
 from lit_cfl.engines.plan import REFERENCE, EngineOption, Plan, PlanOptions
-from lit_cfl.engines.training_options import LocalTraining, TaskFactory
+from lit_cfl.engines.task_protocol import TaskFactory
 from lit_cfl.engines.ways import reason_against, trial_of
 from lit_cfl.engines.workload import RayRoom, Workload
 from lit_cfl.errors import Notice, count_noun

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPlateau, SequentialLR
 
+from lit_cfl.engines.mini_batches import Rates
 from lit_cfl.engines.optimizers import schedulers_in
-from lit_cfl.engines.training_options import Rates
 from lit_cfl.errors import InputError, short_error
 
 __all__ = ["ChainedSchedule", "SequentialSchedule"]

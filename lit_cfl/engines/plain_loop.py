@@ -11,14 +11,14 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 
-from lit_cfl.engines.cohort_fit import CohortFit, Ended, TrainingWay
+from lit_cfl.engines.cohort import CohortFit, Ended, TrainingWay
 from lit_cfl.engines.dropout import key_names, set_key
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.optimizers import FunctionalOptimizer, Tensors
 from lit_cfl.engines.plan import Plan, Precision
 from lit_cfl.engines.stacked.lane_steps import add_pull, clip_gradients
 from lit_cfl.engines.stacked.stackable_layers import PlainGRU, why_not_stacked
 from lit_cfl.engines.task_protocol import Batch, losses_of, weighted_losses_of
-from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.parameters import ParameterLayout
 

@@ -1,59 +1,31 @@
 """Implements an algorithm's requests to clients with an engine."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from lit_cfl.activity import Activity, Report
+from lit_cfl.activity import Activity
 from lit_cfl.data import ClientIndex, FederatedData
-from lit_cfl.engines.fit_request import FitDescriber, FitRequest
+from lit_cfl.engines.cohort import FitRequest
 from lit_cfl.engines.scorer import EVALUATION_BATCH
-from lit_cfl.engines.training_options import LocalTraining, Rates
 from lit_cfl.errors import join_ids, note_on_error
 from lit_cfl.local_work import Budget, ClientFunction, Fitted, LocalCosts, Sketch, Statistic, count_bytes, per_client
 from lit_cfl.parameters import ParameterLayout
 
+if TYPE_CHECKING:
+    from lit_cfl.engines.engine import Engine
+
 _LOSSES_AT_ONCE = 2**22  # maximum number of losses, one per example and model, that are computed at once
-PositionedRows = tuple[Tensor, Tensor]  # positions of clients int64 [m], and a row of each [m, d], on the CPU
-
-
-class ClientEngine(Protocol):
-    """The part of an `Engine` that `RoundWork` uses."""
-
-    layout: ParameterLayout
-    local: LocalTraining
-    describer: FitDescriber
-    report: Report
-
-    def initial(self, number: int) -> Tensor: ...
-
-    def rates(self, round: int) -> Rates | None: ...
-
-    def fit(self, request: FitRequest, round: int, data: FederatedData) -> Fitted: ...
-
-    def require_variance(self, clients: Tensor, budget: Budget, lengths: Tensor, data: FederatedData) -> None: ...
-
-    def gradients(
-        self, model: Tensor, clients: Tensor, round: int, data: FederatedData
-    ) -> Iterator[PositionedRows]: ...
-
-    def losses_of_all(self, models: Tensor, index: Tensor, data: FederatedData) -> Tensor: ...
-
-    def statistics(
-        self, function: ClientFunction, clients: Tensor, model: Tensor | None, round: int, data: FederatedData
-    ) -> list[Statistic | None]: ...
-
-    def penalties(self, models: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True, eq=False)
 class RoundWork:
     """Implements `LocalWork` with an engine, for one round and its data."""
 
-    engine: ClientEngine
+    engine: "Engine"
     round: int
     data: FederatedData
     costs: LocalCosts = field(default_factory=LocalCosts)
@@ -116,7 +88,7 @@ class RoundWork:
             prox,
             centers,
             per_client(center, clients),
-            budget,
+            replace(budget, length=1),  # lengths are separate
             per_client(budget.length, clients),
             self.engine.rates(self.round),
             None if weights is None else weights.split(self.data.num_examples[clients].tolist()),
@@ -150,15 +122,13 @@ class RoundWork:
         once = torch.ones_like(clients)
         self.engine.require_variance(clients, whole, once, self.data)
         self._count(whole, once, clients)
-        found, done = model.new_empty(0), 0
-        for positions, rows in self.engine.gradients(model, clients, self.round, self.data):
+        found = model.new_empty(0, self.layout.num_columns)
+        found, done = found if sketch is None else sketch(found), 0
+        for rows in self.engine.gradients(model, clients, self.round, self.data):
             rows = rows if sketch is None else torch.cat([sketch(row[None]) for row in rows])
             found = found if done else rows.new_empty(len(clients), rows.shape[1])
-            found[positions] = rows
-            done += len(positions)
-        if not done:
-            empty = model.new_empty(0, self.layout.num_columns)
-            return empty if sketch is None else sketch(empty)
+            found[done : done + len(rows)] = rows
+            done += len(rows)
         return found
 
     def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:

@@ -9,7 +9,7 @@ from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.data import Examples
-from lit_cfl.devices import is_out_of_memory, send
+from lit_cfl.devices import send
 from lit_cfl.engines.task_protocol import Batch, mixed_outcomes_of, outcomes_of, penalty_of
 from lit_cfl.errors import InputError, note_on_error
 from lit_cfl.parameters import ParameterLayout
@@ -65,7 +65,7 @@ class Scorer:
         models = send(models, self._device).to(self._dtype)
         losses = torch.empty(len(models), len(index), dtype=torch.float64, device=self._device)
         for read in split_reads(len(index)):
-            losses[:, read] = _in_halves(lambda own: self._losses(models, index[own], examples), read)
+            losses[:, read] = self._losses(models, index[read], examples)
         return losses.cpu()
 
     def _losses(self, models: Tensor, index: Tensor, examples: Examples) -> Tensor:
@@ -78,25 +78,21 @@ class Scorer:
         self, models: Tensor, which: Tensor, index: Tensor, examples: Examples, named: ModelName = "model {}".format
     ) -> Outcomes:
         """Computes losses and scores of examples, each under its assigned model; see `Engine.outcomes_of_each`."""
-
-        def score(read: slice) -> Tensor:
-            return self._score(models, which[read], index[read], examples, named)
-
-        return self._join([_in_halves(score, read) for read in split_reads_by_model(which)], index % len(examples))
+        reads = split_reads_by_model(which)
+        found = [self._score(models, which[read], index[read], examples, named) for read in reads]
+        return self._join(found, index % len(examples))
 
     @torch.no_grad()
     def score_mixtures(
         self, models: Tensor, weights: Tensor, which: Tensor, index: Tensor, examples: Examples
     ) -> Outcomes:
         """Computes losses and scores of examples, each under its own mixture of the models; see `Engine`."""
-        models = send(models, self._device).to(self._dtype)
-
-        def score(read: slice) -> Tensor:
+        models, found = send(models, self._device).to(self._dtype), list[Tensor]()
+        for read in split_reads(len(index)):
             batch = examples.batch(index[read], self._dtype, self._device)
             own = send(weights[which[read]], self._device)
-            return self._mixed_outcomes(models, own, batch, int(index[read.start]))
-
-        return self._join([_in_halves(score, read) for read in split_reads(len(index))], index % len(examples))
+            found.append(self._mixed_outcomes(models, own, batch, int(index[read.start])))
+        return self._join(found, index % len(examples))
 
     def _mixed_outcomes(self, models: Tensor, weights: Tensor, batch: Batch, first: int) -> Tensor:
         self._seed(first)
@@ -171,21 +167,6 @@ class Scorer:
 
 def _while_scored(named: ModelName, number: int) -> str:
     return f"while {named(number)} was scored"
-
-
-def _in_halves(compute: Callable[[slice], Tensor], read: slice) -> Tensor:
-    """Computes results `[..., n]` for a part of the examples, half by half if memory runs out.
-
-    The halves may round differently.
-    """
-    try:
-        return compute(read)
-    except RuntimeError as error:
-        if not is_out_of_memory(error) or read.stop - read.start < 2:
-            raise
-    middle = (read.start + read.stop + 1) // 2
-    halves = slice(read.start, middle), slice(middle, read.stop)
-    return torch.cat([_in_halves(compute, half) for half in halves], dim=-1)
 
 
 def split_reads(count: int) -> list[slice]:

@@ -1,4 +1,4 @@
-"""Calls a LightningModule for the loss and the scores of each example, and checks the results."""
+"""Builds a LightningModule, calls it for the loss and the scores of each example, and checks the results."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,10 +10,19 @@ from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.devices import is_out_of_memory
+from lit_cfl.engines.dropout import replace_dropout
 from lit_cfl.errors import InputError, count_noun, error_place, short_error
 from lit_cfl.scores import ACCURACY, CLASSIFIER, Score, per_example, scores_of
+from lit_cfl.seeds import derive, seed_globally
 
 Batch = tuple[Tensor, Tensor]
+TaskFactory = Callable[[], LightningModule]
+
+
+def build_module(task: TaskFactory, seed: int, number: int = 0, device: str = "cpu") -> LightningModule:
+    """Builds the task's module with the initial model of this number."""
+    with seed_globally(derive(seed, "initial", number), device):
+        return replace_dropout(task())
 
 
 def require_losses(module: LightningModule) -> None:

@@ -11,10 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lit_cfl.data import FederatedData
 from lit_cfl.engines.check_module import require_module
-from lit_cfl.engines.initial_models import build_module
-from lit_cfl.engines.mini_batches import count_steps
-from lit_cfl.engines.task_protocol import Batch, losses_of
-from lit_cfl.engines.training_options import LocalTraining, TaskFactory
+from lit_cfl.engines.mini_batches import LocalTraining, count_steps
+from lit_cfl.engines.task_protocol import Batch, TaskFactory, build_module, losses_of
 from lit_cfl.local_work import per_client
 from lit_cfl.parameters import ParameterLayout
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.algorithms.base import Algorithm, State
-from lit_cfl.engines.base import Engine
+from lit_cfl.engines.engine import Engine
 from lit_cfl.errors import Notice
 
 Models = Mapping[str, Mapping[str, Tensor]]  # a state dict for each cluster, by number, and for `global`

@@ -20,10 +20,10 @@ from engines import NETS
 from tables import print_rows
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.engines.base import Engine
-from lit_cfl.engines.cohort_fit import TrainingWay
+from lit_cfl.engines.cohort import TrainingWay
+from lit_cfl.engines.engine import Engine
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.engines.ways import WAYS
 from lit_cfl.evaluation import score_clients
 from lit_cfl.metric_names import Row

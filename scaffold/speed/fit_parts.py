@@ -26,17 +26,16 @@ from unittest.mock import patch
 
 import torch
 from engines import BATCH, NETS, make_data, read_processor
+from lit_cfl.engines.chain.stack import Stack
 from torch import Tensor
 
 from lit_cfl.aggregation import mean_by_cluster
 from lit_cfl.engines import base
-from lit_cfl.engines.base import Engine
-from lit_cfl.engines.chain.stack import Stack
-from lit_cfl.engines.cohort_fit import CohortFit, Ended
-from lit_cfl.engines.mini_batches import draw_batches
+from lit_cfl.engines.cohort import CohortFit, Ended
+from lit_cfl.engines.engine import Engine
+from lit_cfl.engines.mini_batches import LocalTraining, draw_batches
 from lit_cfl.engines.plain_loop import LoopWay
 from lit_cfl.engines.plan import Plan, keep_freed_memory
-from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.local_work import Budget
 from lit_cfl.tasks import Classification
 

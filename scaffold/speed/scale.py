@@ -33,9 +33,9 @@ def measure_cohort(clients: int, rows_mib: int) -> Row:
 
     from lit_cfl.aggregation import mean_by_cluster
     from lit_cfl.data import ClientIndex, Examples, FederatedData
-    from lit_cfl.engines.base import Engine
+    from lit_cfl.engines.engine import Engine
+    from lit_cfl.engines.mini_batches import LocalTraining
     from lit_cfl.engines.plan import Plan
-    from lit_cfl.engines.training_options import LocalTraining
     from lit_cfl.local_work import Budget
     from lit_cfl.nets import MLP
     from lit_cfl.tasks import Classification
@@ -76,9 +76,9 @@ def measure_population(clients: int, rows_mib: int) -> Row:
 
     from lit_cfl.aggregation import mean_by_cluster
     from lit_cfl.datamodules import Synthetic
-    from lit_cfl.engines.base import Engine
+    from lit_cfl.engines.engine import Engine
+    from lit_cfl.engines.mini_batches import LocalTraining
     from lit_cfl.engines.plan import Plan
-    from lit_cfl.engines.training_options import LocalTraining
     from lit_cfl.nets import MCLR
     from lit_cfl.rounds import Cohorts
     from lit_cfl.tasks import Classification

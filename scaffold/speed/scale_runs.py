@@ -35,7 +35,7 @@ from tables import print_rows
 from lit_cfl import algorithms
 from lit_cfl.config import catalogue
 from lit_cfl.datamodules import Synthetic
-from lit_cfl.engines.training_options import LocalTraining
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import EvaluationPlan, Experiment
 from lit_cfl.local_work import Budget

@@ -31,7 +31,7 @@ from lit_cfl import run
 from lit_cfl.algorithms import FedGroup
 from lit_cfl.algorithms.base import Similarity
 from lit_cfl.datamodules import MNIST, MNIST1000
-from lit_cfl.engines.training_options import LocalTraining
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.experiment import Experiment
 from lit_cfl.nets import MCLR
 from lit_cfl.pictures.files import write_figure

@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from lit_cfl.algorithms import Algorithm, FedAvg
-from lit_cfl.engines.base import Engine
+from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.nets import MLP
 from lit_cfl.seeds import generator
 from lit_cfl.testing import QuadraticWork

@@ -19,7 +19,7 @@ from lit_cfl.algorithms.base import Info
 from lit_cfl.algorithms.feddrift import FedDriftState, cluster_distances
 from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.shift import LabelDrift
-from lit_cfl.engines.training_options import LocalTraining
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.errors import InputError
 from lit_cfl.nets import MCLR
 from lit_cfl.runs.run import run

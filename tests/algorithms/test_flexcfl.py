@@ -17,7 +17,7 @@ from lit_cfl.data.shift import Shift
 from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.partition import LabelGroups
 from lit_cfl.datamodules.shift import SwapAll
-from lit_cfl.engines.training_options import LocalTraining
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR

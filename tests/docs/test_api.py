@@ -72,8 +72,8 @@ def test_configurations_name_public_classes_only():
 
 
 def test_an_internal_name_is_not_public():
-    assert imported("def f():\n    from lit_cfl.engines.base import Engine") == {"lit_cfl.engines.base.Engine"}
-    assert not is_public("lit_cfl.engines.base.Engine")
+    assert imported("def f():\n    from lit_cfl.engines.engine import Engine") == {"lit_cfl.engines.engine.Engine"}
+    assert not is_public("lit_cfl.engines.engine.Engine")
     assert not is_public("lit_cfl.local_work.per_client")
     assert is_public("lit_cfl.local_work.Fitted.chunks")
 

@@ -14,8 +14,8 @@ from torch.testing import assert_close
 from lit_cfl.engines.batch_norm import require_no_single_batch
 from lit_cfl.engines.check_task import require_trainable
 from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget
 
@@ -123,7 +123,7 @@ def test_every_engine_refuses_a_batch_of_one_example_before_it_trains(
     plan: str, sizes: tuple[int, ...], budget: Budget | None
 ):
     engine, data = build_engine(task(Normalised), ENGINES[plan], 5, LOCAL), ragged_data(sizes)
-    engine._fit_chunk = None  # must not be called
+    engine._fit_part = None  # must not be called
     client = 0 if budget is not None and budget.batch_size == 1 else 1
     size = budget.batch_size if budget is not None else 4
     which = "its only example" if sizes[client] == 1 else f"one of its {sizes[client]} examples"

@@ -11,10 +11,10 @@ from test_engines import NETS
 from torch import Tensor
 
 from lit_cfl.cli.main import main
-from lit_cfl.engines.base import Engine
+from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import InputError
 from lit_cfl.storage.csv_log import read_table
 

@@ -14,13 +14,13 @@ from ragged import SHAPE, SIZES, ragged_data, task
 from torch import Tensor, nn
 
 from lit_cfl.devices import is_out_of_memory
-from lit_cfl.engines.base import Engine
+from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked.cuda_graph import CapturedSteps
 from lit_cfl.engines.stacked.lane_steps import Steps
 from lit_cfl.engines.stacked.way import StackWay
-from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.nets import MLP
 
@@ -220,14 +220,14 @@ def test_memory_that_does_not_do_for_one_client_is_an_error():
     def nothing_fits(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    engine._fit_chunk = nothing_fits
+    engine._fit_part = nothing_fits
     with pytest.warns(Notice), pytest.raises(InputError, match=r"too little memory for one client.*choose a smaller"):
         fit(engine, 2)
 
 
-def test_chunk_of_a_gpu_fills_its_stack():
+def test_part_of_a_gpu_fills_its_stack():
     engine = build_engine(task(mlp), Plan("stack", rows_mib=1, lanes=4), 5, LocalTraining(1, 10))
     fitting = 2**20 // (4 * engine.layout.num_columns)
     for device, lanes, clients in (("cpu", 512, fitting), ("cuda:0", 512, 512), ("cuda:0", 8, fitting // 8 * 8)):
         engine.plan = Plan("stack", device, rows_mib=1, lanes=lanes)
-        assert engine._chunk_size == clients
+        assert engine._clients_that_fit == clients

@@ -20,13 +20,14 @@ from lit_cfl.clustering import random_projection
 from lit_cfl.config import catalogue
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines import scorer
-from lit_cfl.engines.cohort_fit import CohortFit
+from lit_cfl.engines.cohort import CohortFit, Ended
 from lit_cfl.engines.factory import build_engine, warn_of_slowness
+from lit_cfl.engines.mini_batches import LocalTraining
+from lit_cfl.engines.plain_loop import LoopWay
 from lit_cfl.engines.plan import Plan, Precision
 from lit_cfl.engines.scorer import Outcomes
 from lit_cfl.engines.stacked import gradients
 from lit_cfl.engines.stacked import way as stack_way
-from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.engines.ways import get_way
 from lit_cfl.engines.workload import measure_workload
 from lit_cfl.errors import DivergedError, InputError, Notice
@@ -253,7 +254,7 @@ def test_gradients_of_no_clients_have_no_rows(plan: Plan):
 def test_running_out_of_memory_halves_the_chunks_and_says_so_once():
     make = task(lambda: MLP(2000, SHAPE, 10))  # one model takes 0.57 MiB
     engine = build_engine(make, Plan("loop"), 5, LocalTraining(1, 10))
-    sizes, whole = [], engine._fit_chunk
+    sizes, whole = [], engine._fit_part
 
     def short_of_memory(request, part, *rest):
         sizes.append(part.stop - part.start)
@@ -261,7 +262,7 @@ def test_running_out_of_memory_halves_the_chunks_and_says_so_once():
             raise torch.OutOfMemoryError("CUDA out of memory")
         return whole(request, part, *rest)
 
-    engine._fit_chunk = short_of_memory
+    engine._fit_part = short_of_memory
     data, models = ragged_data((3,) * 12), engine.initial(0)[None]
     with pytest.warns(Notice, match="out of memory: reduced to 3 MiB of local models at once") as said:
         rows = engine.at(0, data).fit(models, torch.arange(12)).rows
@@ -281,26 +282,16 @@ def test_losses_of_several_models_are_those_of_each():
     assert together.isnan().tolist() == [[False] * 3, [True] * 3, [False] * 3]
 
 
-def test_evaluation_that_runs_out_of_memory_continues_in_halves(monkeypatch: pytest.MonkeyPatch):
+def test_evaluation_that_runs_out_of_memory_is_refused_with_a_remedy(monkeypatch: pytest.MonkeyPatch):
     engine, data = build_engine(task(NETS["mlp"]), PLANS["plain loop"], 5, LocalTraining(1, 10)), ragged_data()
-    index, sizes, whole = torch.arange(50), [], scorer.outcomes_of
-    expected = engine.outcomes(engine.initial(0), index, data)
 
-    def short_of_memory(module: object, batch: Batch) -> Tensor:
-        sizes.append(len(batch[1]))
-        if sizes[-1] > limit:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return whole(module, batch)
+    def short_of_memory(*_: object) -> Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(scorer, "outcomes_of", short_of_memory)
-    limit = 20
-    found = engine.outcomes(engine.initial(0), index, data)
-    assert sizes == [50, 25, 13, 12, 25, 13, 12]
-    assert_close(found.losses, expected.losses, rtol=1e-6, atol=1e-6)
-    assert torch.equal(found.values, expected.values)
-    limit = 0
-    with pytest.raises(torch.OutOfMemoryError):
-        engine.outcomes(engine.initial(0), index, data)
+    for score in (engine.outcomes, lambda model, *given: engine.losses_of_all(model[None], *given)):
+        with pytest.raises(InputError, match="too little memory to score 1,024 examples at once .* use --device cpu"):
+            score(engine.initial(0), torch.arange(50), data)
 
 
 def test_a_batch_is_scored_in_several_passes_on_a_cpu(monkeypatch: pytest.MonkeyPatch):
@@ -328,35 +319,6 @@ def test_a_batch_is_scored_in_several_passes_on_a_cpu(monkeypatch: pytest.Monkey
     for found, expected in ((each, whole[1]), (mixed, whole[2])):
         assert_close(found.losses, expected.losses, rtol=1e-6, atol=1e-6)
         assert torch.equal(found.values, expected.values)
-
-
-def test_batch_that_does_not_fit_while_it_is_uploaded_is_halved(monkeypatch: pytest.MonkeyPatch):
-    engine, data = build_engine(task(NETS["mlp"]), PLANS["plain loop"], 5, LocalTraining(1, 10)), ragged_data()
-    models, index = torch.stack([engine.initial(number) for number in range(3)]), torch.arange(50)
-    which = torch.tensor([0] * 9 + [1] * 11 + [2] * 30)
-    expected = engine.losses_of_all(models, index, data), engine.outcomes_of_each(models, which, index, data)
-    sizes, whole = [], Examples.batch
-
-    def short_of_memory(examples: Examples, index: Tensor, *given: object) -> Batch:
-        sizes.append(len(index))
-        if sizes[-1] > limit:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return whole(examples, index, *given)
-
-    monkeypatch.setattr(Examples, "batch", short_of_memory)
-    limit = 20
-    assert_close(engine.losses_of_all(models, index, data), expected[0], rtol=1e-6, atol=1e-6)
-    assert sizes == [50, 25, 13, 12, 25, 13, 12]
-    sizes.clear()
-    found = engine.outcomes_of_each(models, which, index, data)
-    assert sizes == [50, 25, 13, 12, 25, 13, 12]
-    assert_close(found.losses, expected[1].losses, rtol=1e-6, atol=1e-6)
-    assert torch.equal(found.values, expected[1].values)
-    limit = 0
-    with pytest.raises(torch.OutOfMemoryError):
-        engine.losses_of_all(models, index, data)
-    with pytest.raises(torch.OutOfMemoryError):
-        engine.outcomes_of_each(models, which, index, data)
 
 
 def test_examples_under_models_of_their_own_are_scored_as_by_each_model_alone(monkeypatch: pytest.MonkeyPatch):
@@ -395,6 +357,33 @@ def test_mini_batches_of_a_client_differ_between_rounds_and_are_a_rounds_own(pla
 def test_error_of_the_users_module_names_client_and_round(plan: str):
     with pytest.raises(InputError, match="client 2 cannot be trained in round 3: seven is a crowd"):
         rows_of(fitted(lambda: Picky(MLP(12, SHAPE, 10), SGD), PLANS[plan])[0])
+
+
+class SecondFirst(LoopWay):
+    """Trains two of three clients, the second one first, and raises an error in the other."""
+
+    error: Exception
+
+    def fit(self, work: CohortFit, ended: Ended) -> tuple[Tensor, Tensor]:
+        ended(1)
+        ended(2)
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("together", "who"), [(False, "client 3"), (True, "one of the clients 1, 2, 3")], ids=["in order", "together"]
+)
+def test_an_error_names_the_clients_that_may_have_raised_it(together: bool, who: str):
+    way = type("Way", (SecondFirst,), {"is_collective": together, "error": LookupError("no such thing")})
+    engine = build_engine(task(NETS["mlp"]), PLANS["plain loop"], 5, LOCAL)
+    engine._way = way(engine.template, engine.layout, engine.plan, engine.local)
+    work, models, clients = engine.at(2, ragged_data()), engine.initial(0)[None], torch.tensor([1, 2, 3])
+    with pytest.raises(LookupError, match="no such thing") as raised:
+        work.fit(models, clients)
+    assert raised.value.__notes__ == [f"It was raised in round 3, while {who} was trained."]
+    way.error = ValueError("seven is a crowd")
+    with pytest.raises(InputError, match=f"^{who} cannot be trained in round 3: seven is a crowd"):
+        work.fit(models, clients)
 
 
 class Coupled(Classification):

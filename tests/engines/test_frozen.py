@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked.way import StackWay
-from lit_cfl.engines.training_options import LocalTraining
 
 WIDTH, RANK = 12, 4
 

@@ -2,9 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
 from threading import Semaphore, current_thread
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,8 +13,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from lit_cfl.data import Examples
-from lit_cfl.engines import base
-from lit_cfl.engines.base import Engine
+from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked import way as stack_way
 from lit_cfl.engines.stacked.lane_steps import Steps
@@ -38,8 +35,8 @@ def trained(engine: Engine) -> Tensor:
 
 
 def test_examples_on_the_cpu_are_gathered_while_those_before_train(gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Engine, "_examples_at_once", lambda *_: 40.0)  # makes three groups
-    monkeypatch.setattr(base, "fits_on", lambda *_: False)
+    monkeypatch.setattr(Engine, "_examples_that_fit", lambda *_: 40)  # makes three groups
+    monkeypatch.setattr("lit_cfl.engines.engine.fits_on", lambda *_: False)
     expected, gathered, threads = trained(engine_of("mlp", CPU_PLAN)), Semaphore(0), set()
     # the second group is gathered while the first one trains
     wanted, run, batch = [0, 1, 2], StackWay.fit, Examples.batch
@@ -101,7 +98,7 @@ def test_steps_that_wait_are_refused_before_a_capture_starts(gpu: PretendedGPU, 
 def test_evaluation_waits_for_the_gpu_no_more_often_for_many_batches(
     fits: bool, gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(base, "fits_on", lambda *_: fits)
+    monkeypatch.setattr("lit_cfl.engines.engine.fits_on", lambda *_: fits)
     engine, data, waits = engine_of("linear", GPU_PLAN), ragged_data(), []
     models = torch.stack([engine.initial(number) for number in range(2)])
     for examples in (10, 10, 2500):  # only the first evaluation moves the data
@@ -112,30 +109,6 @@ def test_evaluation_waits_for_the_gpu_no_more_often_for_many_batches(
         waits.append(counts.waits)
     assert gpu.holds(engine.examples(data).inputs) == fits
     assert 0 < waits[2] == waits[1]
-
-
-@pytest.mark.parametrize("memory", [2, 7, 9])
-def test_large_data_leave_the_gpu_before_lanes_are_halved(
-    memory: int,
-    gpu: PretendedGPU,
-    monkeypatch: pytest.MonkeyPatch,
-):
-    engine, data = engine_of("mlp", GPU_PLAN), ragged_data()
-    card = SimpleNamespace(total_memory=memory * data.examples.num_bytes)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
-    expected, whole, calls = trained(engine_of("mlp", CPU_PLAN)), Engine._train, count()
-
-    def train(self: Engine, *given: object) -> object:
-        return whole(self, *given) if next(calls) else out_of_memory()
-
-    monkeypatch.setattr(Engine, "_train", train)
-    message = "examples stay on the CPU" if memory < 8 else "local models at once, and to 3 client"
-    with pytest.warns(Notice, match=f"out of memory: .*{message}"):
-        rows = engine.at(2, data).fit(engine.initial(0)[None], torch.arange(6)).rows
-    assert torch.equal(rows, expected)
-    assert engine.plan.lanes == (6 if memory < 8 else 3)
-    assert gpu.holds(engine.examples(data).inputs) == (memory > 8)
-    assert not engine.release_examples()  # a second call frees nothing
 
 
 def test_data_that_do_not_fit_after_all_stay_on_the_cpu(gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch):

@@ -18,8 +18,8 @@ from torch.testing import assert_close
 import lit_cfl
 from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.lr_schedule import ChainedSchedule, RoundRates, SequentialSchedule
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import InputError
 from lit_cfl.nets import MLP
 from lit_cfl.runs.run_directory import read_table

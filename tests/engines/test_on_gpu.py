@@ -18,11 +18,10 @@ from lit_cfl import nets
 from lit_cfl.aggregation import discrepancy, mean_by_cluster
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.data.examples import View
-from lit_cfl.engines import base
-from lit_cfl.engines.base import Engine
+from lit_cfl.engines.engine import Engine
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked import way as stack_way
-from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.nets import MCLR, MLP, MNISTCNN, VGG16
 from lit_cfl.tasks import Classification
 
@@ -139,7 +138,7 @@ def test_views_are_seen_without_a_wait_and_a_pool_may_stay_on_the_cpu(
     with gpu.counting() as counts:
         assert torch.equal(round_of(engine_of("mlp", GPU_PLAN), data)[0], expected)
     assert counts.waits == without.waits
-    monkeypatch.setattr(base, "fits_on", lambda device, size: False)
+    monkeypatch.setattr("lit_cfl.engines.engine.fits_on", lambda device, size: False)
     with gpu.counting() as small:
         assert torch.equal(round_of(engine_of("mlp", GPU_PLAN), data)[0], expected)
     assert small.waits <= counts.waits

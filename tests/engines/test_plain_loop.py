@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from lit_cfl.engines import plain_loop
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import Batch, weighted_losses_of
-from lit_cfl.engines.training_options import LocalTraining
 
 FULL = LocalTraining(epochs=3, batch_size="full")
 DATA = ragged_data((3, 8, 16, 17, 9, 20))

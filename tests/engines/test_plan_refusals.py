@@ -5,8 +5,8 @@ import torch
 from workloads import Hooked, one_gpu, traits, work
 
 from lit_cfl.engines.choose_plan import choose_plan
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan, PlanOptions
-from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.engines.workload import RayRoom, Workload
 from lit_cfl.errors import InputError
 

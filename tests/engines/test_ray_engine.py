@@ -27,14 +27,15 @@ from torch.testing import assert_close
 
 from lit_cfl.cores import count_cores
 from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.engines.base import Engine
+from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import cluster as ray_cluster
 from lit_cfl.engines.ray import engine as ray_engine
 from lit_cfl.engines.ray import worker as ray_worker
 from lit_cfl.engines.ray.engine import deal, split_evenly
-from lit_cfl.engines.training_options import LocalTraining, TaskFactory
+from lit_cfl.engines.task_protocol import TaskFactory
 from lit_cfl.errors import DivergedError, InputError, Interrupted, Notice, WorkersLostError
 from lit_cfl.evaluation import score_clients
 from lit_cfl.local_work import Budget

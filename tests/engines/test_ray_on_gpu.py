@@ -10,11 +10,12 @@ from ragged import SHAPE, ragged_data
 
 from lit_cfl.engines.choose_plan import choose_plan
 from lit_cfl.engines.factory import build_engine, room_of_ray
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan, PlanOptions
 from lit_cfl.engines.ray import cluster as ray_cluster
 from lit_cfl.engines.ray import engine as ray_engine
 from lit_cfl.engines.stacked.way import StackWay
-from lit_cfl.engines.training_options import LocalTraining, TaskFactory
+from lit_cfl.engines.task_protocol import TaskFactory
 from lit_cfl.engines.workload import RayRoom, Workload, measure_workload
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.nets import MLP

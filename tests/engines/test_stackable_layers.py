@@ -13,10 +13,10 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.testing import assert_close
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.engines.base import Engine
+from lit_cfl.engines.engine import Engine
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked.stackable_layers import PlainEmbedding, PlainGRU, PlainLSTM, replace_unstackable_layers
-from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Fitted
 from lit_cfl.nets import FedGroupLSTM, Sent140GRU, Sent140LSTM

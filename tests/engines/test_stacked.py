@@ -18,8 +18,9 @@ from torch.optim import SGD, Adam
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lit_cfl.engines.base import Engine
 from lit_cfl.engines.dropout import replace_dropout
+from lit_cfl.engines.engine import Engine
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan, Precision
 from lit_cfl.engines.stacked import way as stack_way
 from lit_cfl.engines.stacked.lane_memory import make_work
@@ -33,7 +34,6 @@ from lit_cfl.engines.stacked.lane_schedule import (
 from lit_cfl.engines.stacked.lane_steps import Lanes
 from lit_cfl.engines.stacked.products import StackedProducts
 from lit_cfl.engines.stacked.way import StackWay
-from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.nets import MCLR
 

@@ -16,10 +16,10 @@ from torch.nn.functional import cross_entropy
 
 from lit_cfl.config.variants import build
 from lit_cfl.engines import agreement
-from lit_cfl.engines.base import Engine
+from lit_cfl.engines.engine import Engine
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import Batch
-from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import InputError
 from lit_cfl.nets import MCLR
 from lit_cfl.tasks import Classification

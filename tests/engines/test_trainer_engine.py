@@ -12,10 +12,10 @@ from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.engines.base import Engine
 from lit_cfl.engines.check_task import require_trainable
+from lit_cfl.engines.engine import Engine
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import DivergedError, InputError
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR, MLP

@@ -15,8 +15,9 @@ from torch.testing import assert_close
 
 from lit_cfl.data import FederatedData
 from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.training_options import LocalTraining, TaskFactory
+from lit_cfl.engines.task_protocol import TaskFactory
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Fitted
 from lit_cfl.nets import MCLR

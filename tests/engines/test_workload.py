@@ -6,7 +6,7 @@ from ragged import ragged_data
 from torch import nn
 
 from lit_cfl.data import Examples
-from lit_cfl.engines.training_options import LocalTraining
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.workload import count_multiply_adds, measure_workload
 from lit_cfl.nets import MCLR, MLP
 from lit_cfl.tasks import Classification

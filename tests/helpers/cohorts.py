@@ -7,11 +7,10 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 
-from lit_cfl.engines.cohort_fit import CohortFit
+from lit_cfl.engines.cohort import CohortFit
 from lit_cfl.engines.dropout import replace_dropout, set_key
-from lit_cfl.engines.mini_batches import MiniBatches, count_steps, draw_batches, steps_of_epoch
+from lit_cfl.engines.mini_batches import LocalTraining, MiniBatches, count_steps, draw_batches, steps_of_epoch
 from lit_cfl.engines.task_protocol import losses_of
-from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.local_work import Budget
 from lit_cfl.parameters import ParameterLayout
 

@@ -9,7 +9,7 @@ import torch
 from lit_cfl import Experiment
 from lit_cfl.algorithms import FedGroup
 from lit_cfl.datamodules import Digits
-from lit_cfl.engines.training_options import LocalTraining
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR
 from lit_cfl.storage.csv_log import read_table

@@ -8,7 +8,7 @@ import torch
 from lightning import LightningModule
 from torch import nn
 
-from lit_cfl.engines.training_options import LocalTraining
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.workload import TaskTraits, Workload
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.tasks import Classification

@@ -18,10 +18,10 @@ from torch.testing import assert_close
 from lit_cfl.config import catalogue
 from lit_cfl.config.build import task_factory
 from lit_cfl.data import Examples, FederatedData
-from lit_cfl.engines.base import Engine
 from lit_cfl.engines.dropout import KeyedDropout, replace_dropout
+from lit_cfl.engines.engine import Engine
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import (

@@ -9,9 +9,9 @@ from paper_nets import RECURRENT, TWEET, inputs_of
 from quadratic import ids
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from lit_cfl.engines.base import Engine
+from lit_cfl.engines.engine import Engine
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import InputError
 from lit_cfl.nets import FedGroupLSTM, Net, Sent140GRU, Sent140LSTM
 from lit_cfl.parameters import ParameterLayout

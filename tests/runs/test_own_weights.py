@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from lit_cfl import Experiment, load_run, run
 from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.fingerprint import digest_of_constants
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import worker
-from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.storage.checkpoint import read_fingerprint
 from lit_cfl.tasks import Classification

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +16,16 @@ from digits_experiment import digits, timeless_rows
 from lit_cfl.algorithms import FedAvg, FedGroup, Local
 from lit_cfl.datamodules import Digits
 from lit_cfl.early_stopping import StopRule
-from lit_cfl.engines.training_options import LocalTraining
+from lit_cfl.engines.cohort import FitRequest
+from lit_cfl.engines.engine import Engine
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.evaluation import EvaluationPlan
+from lit_cfl.local_work import Chunk
 from lit_cfl.nets import MCLR
 from lit_cfl.runs.run import RunCallbacks, mean_summary, run
 from lit_cfl.storage.checkpoint import Checkpoint, state_from_dict
+from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tasks import Classification
 
@@ -313,6 +318,27 @@ def test_recorded_plan_is_used_again(tmp_path: Path):
     experiment = digits()
     plan = replace(experiment.prepare(3).engine.plan, rows_mib=77)
     assert replace(experiment, plan=plan).prepare(3).engine.plan == plan
+
+
+def test_a_plan_halved_for_lack_of_memory_is_recorded_and_a_resume_starts_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    plans, train = list[int](), Engine._fit_part
+
+    def short_of_memory(engine: Engine, request: FitRequest, part: slice, *given: Any) -> Chunk:
+        if part.stop - part.start > 1:  # not the check of one client
+            plans.append(engine.plan.rows_mib)
+            if len(plans) == 1:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+        return train(engine, request, part, *given)
+
+    monkeypatch.setattr(Engine, "_fit_part", short_of_memory)
+    with pytest.warns(Notice, match="out of memory: reduced to 1 MiB"):
+        run(digits(rounds=1), tmp_path / "run")
+    assert stored_config(tmp_path / "run")["plan"]["rows_mib"] == 1
+    begun = len(plans)
+    run(digits(rounds=2), tmp_path / "run", mode="resume")
+    assert (plans[0], set(plans[1:]), len(plans) > begun) == (1024, {1}, True)
 
 
 def test_a_mean_over_seeds_needs_each_of_them():

@@ -18,11 +18,11 @@ from lit_cfl.algorithms import IFCA, FedAvg, FlexCFL
 from lit_cfl.cli.main import main
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.datamodules import ArrayData
-from lit_cfl.engines.base import Engine
 from lit_cfl.engines.check_task import require_trainable
+from lit_cfl.engines.engine import Engine
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import outcomes_of
-from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.engines.ways import get_way
 from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.errors import InputError

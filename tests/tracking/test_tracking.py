@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from lit_cfl.algorithms import Assignment, FedAvg
 from lit_cfl.cli.main import main
-from lit_cfl.engines.base import Engine
+from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.runs.run import RunCallbacks, run

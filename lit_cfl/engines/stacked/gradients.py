@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from lit_cfl.devices import send
 from lit_cfl.engines.batch_norm import has_batch_norm
-from lit_cfl.engines.cohort_fit import CohortFit
+from lit_cfl.engines.cohort import CohortFit
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.scorer import EVALUATION_BATCH
 from lit_cfl.engines.stacked.lane_steps import Steps

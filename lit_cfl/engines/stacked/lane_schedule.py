@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.devices import send
-from lit_cfl.engines.cohort_fit import CohortFit
+from lit_cfl.engines.cohort import CohortFit
 
 Changes = dict[int, Tensor]  # by step: a table with one column per client that begins or ends there
 

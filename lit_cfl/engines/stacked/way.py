@@ -9,7 +9,8 @@ from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.devices import send
-from lit_cfl.engines.cohort_fit import CohortFit, Ended, TrainingWay
+from lit_cfl.engines.cohort import CohortFit, Ended, TrainingWay
+from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.optimizers import FunctionalOptimizer, Tensors
 from lit_cfl.engines.plan import Plan, Precision, compute_dtype
 from lit_cfl.engines.stacked.cuda_graph import CapturedSteps, CapturingError
@@ -18,7 +19,6 @@ from lit_cfl.engines.stacked.lane_memory import lane_bytes
 from lit_cfl.engines.stacked.lane_schedule import LaneTables, busy_lanes, make_tables, width_for, widths_of
 from lit_cfl.engines.stacked.lane_steps import Lanes, LaneWork, Steps
 from lit_cfl.engines.stacked.stackable_layers import replace_unstackable_layers
-from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.errors import Notice
 from lit_cfl.parameters import ParameterLayout, copy_sharing_frozen

@@ -1,47 +1,51 @@
-"""The engine: builds modules from a seed, trains clients in chunks as the plan specifies, and evaluates models."""
+"""The engine: builds modules from a seed, trains clients part by part as the plan specifies, and evaluates models."""
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import chain, islice
+from hashlib import sha256
+from math import isfinite, nan
+from typing import Any
 
 import torch
 from lightning import LightningModule
 from torch import Tensor
+from torch.optim import Optimizer
 
 from lit_cfl.activity import Activity, Report, fit_activity, ignore_activity
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.devices import fits_on, is_out_of_memory, move_rows, prepare_ahead, send
-from lit_cfl.engines.augmented import augment_examples
 from lit_cfl.engines.batch_norm import rejects_single_example, require_no_single_batch
 from lit_cfl.engines.check_module import require_module
-from lit_cfl.engines.client_errors import explain_divergence, find_learning_rate, note_client
-from lit_cfl.engines.cohort_fit import CohortFit, Ended, TrainingWay
+from lit_cfl.engines.cohort import (
+    CHECK,
+    CohortFit,
+    Ended,
+    FitDescriber,
+    FitRequest,
+    TrainingWay,
+    augment_examples,
+    split_clients,
+)
 from lit_cfl.engines.dropout import key_names
-from lit_cfl.engines.fit_request import CHECK, FitDescriber, FitRequest, split_clients
-from lit_cfl.engines.global_generators import seed_global_generators, seed_globally
-from lit_cfl.engines.initial_models import InitialModels, build_module
 from lit_cfl.engines.lr_schedule import RoundRates
+from lit_cfl.engines.mini_batches import LocalTraining, Rates
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.round_work import PositionedRows, RoundWork
-from lit_cfl.engines.scorer import ModelName, Outcomes, Scorer
-from lit_cfl.engines.task_protocol import Batch, explain_missing_gradients
-from lit_cfl.engines.training_options import LocalTraining, Rates, TaskFactory
+from lit_cfl.engines.round_work import RoundWork
+from lit_cfl.engines.scorer import EVALUATION_BATCH, ModelName, Outcomes, Scorer
+from lit_cfl.engines.task_protocol import TaskFactory, build_module, explain_missing_gradients
 from lit_cfl.engines.ways import get_way
-from lit_cfl.errors import DivergedError, InputError, Notice, count_noun, note_on_error
+from lit_cfl.errors import DivergedError, InputError, Notice, count_noun, join_ids, note_on_error
 from lit_cfl.local_work import Budget, Chunk, ClientFunction, Fitted, Statistic, keep_statistic
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.scores import Scores, scores_of
-from lit_cfl.seeds import derive
+from lit_cfl.seeds import derive, seed_global_generators, seed_globally
 
-_LARGE_POOL = 8  # a pool of examples is large if it takes more than 1/8 of a GPU's memory
 # Maximum MiB of examples that a way gets at once. On a CPU, `keep_freed_memory` lets the C library reuse such blocks.
 _PART_MIB = {"cpu": 64, "cuda": 1024}
-# Positions of clients in the request, the fit of these clients, and their examples if those were gathered
-Prepared = tuple[Tensor, CohortFit, Batch | None]
 
 
 class Engine:
@@ -72,11 +76,13 @@ class Engine:
         self.layout = ParameterLayout.of(self.template)
         way = get_way(plan.engine)
         self.describer = FitDescriber(seed, local, bool(key_names(self.template)), way.seeds_global_generators)
-        self._way: TrainingWay | None = None
+        self._way: TrainingWay | None = None  # built when it is first needed, as its scorer
+        self._scorer: Scorer | None = None
         self._resident: tuple[Examples, Examples] | None = None
         self._single: bool | None = None  # True if the net cannot train on one example; None = unknown
         self._was_short = False  # True once memory ran out
-        self._starts = InitialModels()
+        self._starts: dict[bytes, int] = {}  # number of the first initial model with this digest
+        self._noted_equal = False  # True once equal initial models have been noted
         self.noted_not_finite = False  # True once an evaluation warned of a non-finite loss
 
     def rates(self, round: int) -> Rates | None:
@@ -113,8 +119,21 @@ class Engine:
             InputError: see `build`.
         """
         row = self.layout.read(self.build(number) if number else self.template, self.plan.dtype)
-        self._starts.compare(number, row[: self.layout.num_parameters])
+        self._note_equal(number, row[: self.layout.num_parameters])
         return row
+
+    def _note_equal(self, number: int, parameters: Tensor) -> None:
+        """Warns once if an initial model has the trainable parameters `[p]` of one with another number."""
+        first = self._starts.setdefault(sha256(parameters.contiguous().numpy().data).digest(), number)
+        if first != number and not self._noted_equal:
+            self._noted_equal = True
+            warnings.warn(
+                f"the initial models {first} and {number} are equal, though each has a separate seed: the module sets "
+                "a seed itself, or starts from constants or from a file. Clients that choose a model by their loss "
+                "then all choose the first; draw the initial weights at random",
+                Notice,
+                stacklevel=2,
+            )
 
     def build(self, number: int) -> LightningModule:
         """Runs the user's code to build the task's module with the initial model of this number.
@@ -161,22 +180,6 @@ class Engine:
             self._resident = (examples, moved)
         return self._resident[1]
 
-    def release_examples(self) -> bool:
-        """Moves the examples back to the CPU for good if they take more than an eighth of the GPU's memory.
-
-        Returns:
-            whether any memory was freed.
-        """
-        if self._resident is None or self.device == "cpu":
-            return False
-        examples, moved = self._resident
-        if moved is examples or fits_on(self.device, examples.num_bytes, _LARGE_POOL):
-            return False
-        self._resident = (examples, examples)
-        size = examples.num_bytes // 2**20
-        warnings.warn(f"out of memory: the {size} MiB of examples stay on the CPU from now on", Notice, stacklevel=2)
-        return True
-
     @property
     def scores(self) -> Scores:
         """The scores by which the task is measured."""
@@ -195,8 +198,8 @@ class Engine:
         Returns:
             float64 `[K, n]`, on the CPU.
         """
-        with self.own_stream("evaluation"):
-            return self._scorer.losses_of_all(models, index, self.examples(data))
+        with self._evaluating() as scorer:
+            return scorer.losses_of_all(models, index, self.examples(data))
 
     def outcomes_of_each(
         self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData, named: ModelName = "model {}".format
@@ -210,8 +213,8 @@ class Engine:
             named: Name of a model in an error's note, by its row.
         """
         self.report(Activity("evaluating"))
-        with self.own_stream("evaluation"):
-            return self._scorer.score_each(models, which, index, self.examples(data), named)
+        with self._evaluating() as scorer:
+            return scorer.score_each(models, which, index, self.examples(data), named)
 
     def outcomes_of_mixtures(
         self, models: Tensor, weights: Tensor, which: Tensor, index: Tensor, data: FederatedData
@@ -225,8 +228,8 @@ class Engine:
             index: Examples, int64 `[n]`.
         """
         self.report(Activity("evaluating"))
-        with self.own_stream("evaluation"):
-            return self._scorer.score_mixtures(models, weights, which, index, self.examples(data))
+        with self._evaluating() as scorer:
+            return scorer.score_mixtures(models, weights, which, index, self.examples(data))
 
     def own_stream(self, purpose: str, *ids: int) -> AbstractContextManager[None]:
         """Seeds the global random generators within the block, and restores them afterwards."""
@@ -234,38 +237,50 @@ class Engine:
 
     def penalties(self, models: Tensor) -> Tensor:
         """Computes the penalty that the task adds to every training loss: float64 `[K]`, 0 without a penalty."""
-        return self._scorer.penalties(models)
+        with self._evaluating() as scorer:
+            return scorer.penalties(models)
 
-    @cached_property
-    def _scorer(self) -> Scorer:
-        return self.way.scorer(partial(seed_global_generators, self.seed, "evaluation"))
+    def _seed_scores(self, first: int) -> None:
+        """Seeds what a module draws for a batch that begins with this example."""
+        seed_global_generators(derive(self.seed, "evaluation", first))
 
-    def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[PositionedRows]:
-        """Yields the gradients of clients' mean training losses, for one group of clients after another.
+    @contextmanager
+    def _evaluating(self) -> Iterator[Scorer]:
+        """Yields the scorer. Models that draw random numbers draw the same ones each time.
+
+        Raises:
+            InputError: memory runs out.
+        """
+        if self._scorer is None:
+            self._scorer = self.way.scorer(self._seed_scores)
+        with self.own_stream("evaluation"):
+            try:
+                yield self._scorer
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                raise InputError(
+                    f"the device has too little memory to score {EVALUATION_BATCH:,} examples at once ({error}); "
+                    "choose a smaller net, or use --device cpu"
+                ) from error
+
+    def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[Tensor]:
+        """Yields the gradients `[m, d]` of clients' mean training losses, on the CPU, for one part after another.
 
         If memory runs out, it continues with fewer clients at once.
         """
         start, total = 0, len(clients)
         while start < total:
-            part = next(self.gradient_parts(clients[start:], data))
-            part = slice(start, start + part.stop)
+            own = clients[start : start + next(self._split(data.num_examples[clients[start:]], data)).stop]
             try:
-                report = partial(self._report_gradients, round, start, total)
-                rows = self.gradient_rows(model, clients[part], round, data, report)
+                rows = self.gradient_rows(model, own, round, data, partial(self._report_gradients, round, start, total))
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
-                self._shrink(part.stop - part.start, error)
+                self._shrink(len(own), error)
                 continue
-            yield torch.arange(start, part.stop), rows.cpu()
-            start = part.stop
-
-    def gradient_parts(self, clients: Tensor, data: FederatedData) -> Iterator[slice]:
-        """Splits clients into groups whose gradients and examples fit into memory together."""
-        sizes = data.num_examples[clients]
-        for part in split_clients(sizes, self._examples_at_once(data)):
-            for start in range(part.start, part.stop, self.rows_that_fit):
-                yield slice(start, min(start + self.rows_that_fit, part.stop))
+            yield rows.cpu()
+            start += len(own)
 
     def _report_gradients(self, round: int, before: int, total: int, ended: int) -> None:
         self.report(Activity("gradients of", round, before + ended, total))
@@ -283,20 +298,12 @@ class Engine:
         rows = torch.zeros(len(clients), self.layout.num_columns, dtype=dtype, device=device)
         if not len(held):
             return rows
-        own, through = clients[held], 0
+        own = clients[held]
         inputs, labels = self.examples(data).batch(data.train.select(own).entries, dtype, device)
         work = replace(self.describer.gradients(own, round, data), inputs=inputs, labels=labels)
-
-        def ended(count: int) -> None:
-            nonlocal through
-            through = count
-            report(count)
-
-        with (
-            note_client(round, lambda: own[through:].tolist(), self.way.is_collective),
-            explain_missing_gradients(round),
-        ):
-            found = self.way.gradients(model.to(device, dtype), work, ended)
+        now = _Now(own, self.way.is_collective, report)
+        with note_on_error(partial(now.describe, round)), explain_missing_gradients(round):
+            found = self.way.gradients(model.to(device, dtype), work, now.ended)
         return found if len(held) == len(clients) else rows.index_copy_(0, send(held, device), found)
 
     def statistics(
@@ -345,14 +352,14 @@ class Engine:
         return self._single
 
     def fit(self, request: FitRequest, round: int, data: FederatedData) -> Fitted:
-        """Trains the clients in chunks whose models take at most `plan.rows_mib`, one chunk if possible."""
+        """Trains the clients part by part; holds all rows if they take at most `plan.rows_mib`."""
         self.require_variance(request.clients, request.budget, request.lengths, data)
         chunks = self._chunks(request, round, data)
-        return Fitted(chunks, data.num_examples[request.clients], held=len(request.clients) <= self._chunk_size)
+        return Fitted(chunks, data.num_examples[request.clients], held=len(request.clients) <= self._clients_that_fit)
 
     @property
-    def _chunk_size(self) -> int:
-        """Number of clients in a chunk: `rows_that_fit`, on a GPU rounded to a multiple of the lanes."""
+    def _clients_that_fit(self) -> int:
+        """Maximum number of clients in a part: `rows_that_fit`, on a GPU rounded to a multiple of the lanes."""
         if self.plan.device == "cpu":
             return self.rows_that_fit
         return max(1, self.rows_that_fit // self.plan.lanes) * self.plan.lanes
@@ -369,119 +376,123 @@ class Engine:
     def _chunks(self, request: FitRequest, round: int, data: FederatedData) -> Iterator[Chunk]:
         start, total = 0, len(request.clients)
         while start < total:
-            size = self._chunk_size
-            parts = [slice(first, min(first + size, total)) for first in range(start, total, size)]
+            parts = self.parts_of(request, start, data)
             try:
-                for chunk in self.fit_chunks(request, parts, round, data):
+                for chunk in self.fit_parts(request, parts, round, data):
                     yield chunk
                     start = chunk.start + len(chunk.losses)
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
-                self._shrink(min(size, total - start), error)
+                self._shrink(next(part.stop - start for part in parts if part.start == start), error)
 
-    def fit_chunks(
-        self, request: FitRequest, chunks: Sequence[slice], round: int, data: FederatedData
-    ) -> Iterator[Chunk]:
-        """Trains a fit's clients, and yields results chunk by chunk; on a GPU, prepares the next part meanwhile."""
-        away = self.device != "cpu" and self.examples(data).inputs.device.type == "cpu"
-        parts = [list(self._split_training(request, chunk, data)) for chunk in chunks]
-        describe = partial(self._describe, request, round, data, away)
-        works = (map if self.device == "cpu" else prepare_ahead)(describe, chain.from_iterable(parts))
-        for chunk, own in zip(chunks, parts, strict=True):
-            yield self._fit_chunk(request, chunk, own, islice(works, len(own)), round, data)
+    def parts_of(self, request: FitRequest, start: int, data: FederatedData) -> list[slice]:
+        """Divides the clients of a fit, from `start` on, into parts that fit into memory."""
+        sizes, lengths = data.num_examples[request.clients[start:]], request.lengths[start:]
+        if data.examples.augment is not None:
+            sizes = self.describer.count_seen(request.budget, lengths, sizes)
+        parts = self._split(sizes.where(lengths > 0, 0), data)
+        return [slice(start + part.start, start + part.stop) for part in parts]
 
-    def _split_training(self, request: FitRequest, chunk: slice, data: FederatedData) -> Iterator[Tensor]:
-        """Splits a chunk's training clients into parts that fit into memory; yields each part's positions."""
-        sizes, lengths = data.num_examples[request.clients[chunk]], request.lengths[chunk]
-        training = ((sizes > 0) & (lengths > 0)).nonzero().flatten()
-        held = sizes if data.examples.augment is None else self.describer.count_seen(request.budget, lengths, sizes)
-        for part in split_clients(held[training], self._examples_at_once(data)):
-            yield training[part] + chunk.start
+    def _split(self, sizes: Tensor, data: FederatedData) -> Iterator[slice]:
+        """Splits clients with these numbers of examples `[n]` into parts that fit into memory."""
+        return split_clients(sizes, self._examples_that_fit(data), self._clients_that_fit)
 
-    def _examples_at_once(self, data: FederatedData) -> float:
-        """Returns the maximum number of examples gathered at once; a single client may have more."""
+    def _examples_that_fit(self, data: FederatedData) -> int:
+        """Maximum number of examples in a part of several clients."""
         each = self.plan.dtype.itemsize * max(1, torch.Size(data.examples.input_shape).numel())
-        return float(_PART_MIB[torch.device(self.device).type] * 2**20 // each)
+        return _PART_MIB[torch.device(self.device).type] * 2**20 // each
 
-    def _describe(
-        self, request: FitRequest, round: int, data: FederatedData, gathers: bool, positions: Tensor
-    ) -> Prepared:
-        """Prepares the training of the clients at these positions; runs in a thread if a GPU trains.
+    def fit_parts(
+        self, request: FitRequest, parts: Sequence[slice], round: int, data: FederatedData
+    ) -> Iterator[Chunk]:
+        """Trains clients, and yields results part by part; on a GPU, prepares the next part meanwhile."""
+        gathers = self.device != "cpu" and self.examples(data).inputs.device.type == "cpu"
+        prepare = partial(self._prepare, request, round, data, gathers)
+        works = (map if self.device == "cpu" else prepare_ahead)(prepare, parts)
+        for part, (own, work) in zip(parts, works, strict=True):
+            yield self._fit_part(request, part, own, work, round, data)
+
+    def _prepare(
+        self, request: FitRequest, round: int, data: FederatedData, gathers: bool, part: slice
+    ) -> tuple[Tensor, CohortFit]:
+        """Describes the training of a part's clients; runs in a thread if a GPU trains.
 
         Args:
             gathers: True to also gather the examples, which are on the CPU while a GPU trains.
+
+        Returns:
+            positions in the part of the clients that train, and their fit.
         """
-        work = self.describer.fit(request, positions, round, data)
+        request = request.part(part)
+        own = ((data.num_examples[request.clients] > 0) & (request.lengths > 0)).nonzero().flatten()
+        work = self.describer.fit(request if len(own) == len(request.clients) else request.part(own), round, data)
         if not gathers:
-            return positions, work, None
-        entries = data.train.select(work.clients).entries
-        inputs, labels = self.examples(data).batch(entries, self.plan.compute_dtype)
-        return positions, work, (inputs.pin_memory(), labels.pin_memory())
+            return own, work
+        work = self._gather(work, data, "cpu")
+        return own, replace(work, inputs=work.inputs.pin_memory(), labels=work.labels.pin_memory())
 
-    def _on_device(self, work: CohortFit, gathered: Batch | None, data: FederatedData) -> CohortFit:
-        """Adds the examples to a fit, and moves its models and centres to the device."""
-        device, dtype, decode = self.device, self.plan.dtype, None
-        if gathered is None:
-            entries, compute = data.train.select(work.clients).entries, self.plan.compute_dtype
-            examples = self.examples(data)
-            as_bytes = self.way.reads_bytes and device == "cpu" and examples.augment is None
-            if as_bytes and (gathered := examples.stored_bytes(entries, compute)):
-                decode = examples.decoding(compute)
-            gathered = gathered or examples.batch(entries, compute, device)
-        inputs, labels = (send(part, device) for part in gathered)
+    def _gather(self, work: CohortFit, data: FederatedData, device: str) -> CohortFit:
+        """Adds the clients' examples to a fit, as bytes if the way reads them."""
+        entries, dtype = data.train.select(work.clients).entries, self.plan.compute_dtype
+        examples = self.examples(data)
+        as_bytes = self.device == "cpu" and self.way.reads_bytes and examples.augment is None
+        stored = examples.stored_bytes(entries, dtype) if as_bytes else None
+        inputs, labels = stored or examples.batch(entries, dtype, device)
+        return replace(work, inputs=inputs, labels=labels, decode=examples.decoding(dtype) if stored else None)
+
+    def _on_device(self, work: CohortFit, data: FederatedData) -> CohortFit:
+        """Moves a fit to the device, with its examples, models and centres."""
+        device, dtype = self.device, self.plan.dtype
+        work = work if len(work.labels) else self._gather(work, data, device)
         models, start = move_rows(device, dtype, work.models, work.start)
-        batches = work.batches.on(device)
-        weights = None if work.weights is None else send(work.weights.to(dtype), device)
-        work = replace(work, inputs=inputs, labels=labels, decode=decode, weights=weights, batches=batches)
-        work = replace(work, models=models, start=start)
-        if data.examples.augment is not None:
-            work = augment_examples(work, data.examples.augment)
-        if not work.prox:
-            return work
-        if work.centers is None:
-            raise TypeError("prox needs centers")
-        centers, center = move_rows(device, dtype, work.centers, work.center)
-        return replace(work, centers=centers, center=center)
+        centers, center = work.centers, work.center
+        if work.prox:
+            if centers is None:
+                raise TypeError("prox needs centers")
+            centers, center = move_rows(device, dtype, centers, center)
+        work = replace(
+            work,
+            models=models,
+            start=start,
+            centers=centers,
+            center=center,
+            inputs=send(work.inputs, device),
+            labels=send(work.labels, device),
+            weights=None if work.weights is None else send(work.weights.to(dtype), device),
+            batches=work.batches.on(device),
+        )
+        return work if data.examples.augment is None else augment_examples(work, data.examples.augment)
 
-    def _fit_chunk(
-        self,
-        request: FitRequest,
-        chunk: slice,
-        parts: Sequence[Tensor],
-        works: Iterable[Prepared],
-        round: int,
-        data: FederatedData,
+    def _fit_part(
+        self, request: FitRequest, part: slice, own: Tensor, work: CohortFit, round: int, data: FederatedData
     ) -> Chunk:
-        """Trains the clients of a chunk, part by part, so that each part fits into memory."""
-        losses = torch.full((chunk.stop - chunk.start,), float("nan"), dtype=torch.float64)
-        trained, models, before = torch.zeros(len(losses), dtype=torch.bool), None, chunk.start
-        self.report_fit(request, round, before)
-        for positions, described, gathered in works:
-            work = self._on_device(described, gathered, data)
-            rows, found = self._train(work, request, round, before)
+        """Trains the clients at the positions `own` of a part; the others keep their models."""
+        count = part.stop - part.start
+        losses, trained = torch.full((count,), nan, dtype=torch.float64), torch.zeros(count, dtype=torch.bool)
+        rows = None
+        if len(own):
+            work = self._on_device(work, data)
+            rows, found = self._train(work, request, round, part.start)
             finite = _finite(rows) & (found.isfinite() | (found.isnan() & (not self.way.reports_every_loss)))
             if not finite.all():
-                if self.local.on_divergence == "stop":
-                    first = int((~finite).nonzero()[0])
-                    raise self._explain_divergence(work, first, float(found[first]), round, data)
-                diverged = send((~finite).nonzero().flatten(), rows.device)
-                rows[diverged] = work.models[send(work.start, rows.device)[diverged]]
-            own, before = positions - chunk.start, before + len(positions)
-            if len(own) == len(losses):
-                models = rows
-            else:
-                if models is None:
-                    everyone = sum(map(len, parts)) == len(losses)
-                    models = rows.new_empty(len(losses), rows.shape[1]) if everyone else self._starts_of(request, chunk)
-                span = slice(int(own[0]), int(own[-1]) + 1)
-                if span.stop - span.start == len(own):  # twice as fast as index_copy_
-                    models[span] = rows
-                else:
-                    models.index_copy_(0, send(own, models.device), rows)
-            losses[own], trained[own] = found.where(finite, float("nan")), finite
-        models = self._starts_of(request, chunk) if models is None else models
-        return Chunk(chunk.start, models, losses, trained)
+                self._undo_divergence(work, rows, found, finite, round, data)
+            losses[own], trained[own] = found.where(finite, nan), finite
+        if rows is None or len(own) < count:
+            starts, which = move_rows(self.device, self.plan.dtype, request.models, request.start[part])
+            everyone = starts.index_select(0, send(which, starts.device))
+            rows = everyone if rows is None else everyone.index_copy_(0, send(own, everyone.device), rows)
+        return Chunk(part.start, rows, losses, trained)
+
+    def _undo_divergence(
+        self, work: CohortFit, rows: Tensor, losses: Tensor, finite: Tensor, round: int, data: FederatedData
+    ) -> None:
+        """Gives clients that diverged their start models back. Raises DivergedError if the run shall stop."""
+        diverged = (~finite).nonzero().flatten()
+        if self.local.on_divergence == "stop":
+            raise self._explain_divergence(work, int(diverged[0]), float(losses[diverged[0]]), round, data)
+        diverged = send(diverged, rows.device)
+        rows[diverged] = work.models[send(work.start, rows.device)[diverged]]
 
     def _explain_divergence(
         self, work: CohortFit, position: int, loss: float, round: int, data: FederatedData
@@ -493,30 +504,22 @@ class Engine:
         rest = self.way.loss_at_rest(work, position)
         return explain_divergence(client, round, loss, rate, mine % len(data.examples), before, rest)
 
-    def _starts_of(self, request: FitRequest, chunk: slice) -> Tensor:
-        """Returns the start models `[c, d]` of a chunk's clients, on the device."""
-        starts, which = move_rows(self.device, self.plan.dtype, request.models, request.start[chunk])
-        return starts.index_select(0, send(which, starts.device))
-
     def _train(self, work: CohortFit, request: FitRequest, round: int, before: int) -> tuple[Tensor, Tensor]:
         """Trains the clients of one part; the run may be interrupted after any client. Errors name the client."""
-        through = 0
 
-        def ended(count: int) -> None:
-            nonlocal through
-            through = count
+        def report(count: int) -> None:
             self.report_fit(request, round, before, count)
             self.between_clients()
 
+        now = _Now(work.clients, self.way.is_collective, report)
         self.between_clients()
-        with note_client(round, lambda: work.clients[through:].tolist(), self.way.is_collective):
+        with note_on_error(partial(now.describe, round)):
             try:
-                return self.way.fit(work, ended)
+                return self.way.fit(work, now.ended)
             except InputError:
                 raise
             except ValueError as error:
-                client = int(work.clients[through])
-                raise InputError(f"client {client} cannot be trained in round {round + 1}: {error}") from error
+                raise InputError(f"{now.client} cannot be trained in round {round + 1}: {error}") from error
 
     def report_fit(self, request: FitRequest, round: int, before: int, ended: int = 0) -> None:
         """Reports how many clients of a fit have been trained.
@@ -529,9 +532,7 @@ class Engine:
             self.report(fit_activity(request.purpose, round, before + ended, len(request.clients), request.counted))
 
     def _shrink(self, clients: int, error: Exception) -> None:
-        """Reduces memory use after memory ran out: moves the examples to the CPU, or else halves chunks and lanes."""
-        if self.release_examples():
-            return
+        """Halves parts and lanes after memory ran out with this many clients in a part."""
         lanes = max(1, self.plan.lanes // 2)
         rows_mib = max(1, min(self.plan.rows_mib, int(clients // 2 * self._row_mib)))
         plan = replace(self.plan, rows_mib=rows_mib, lanes=lanes)
@@ -550,9 +551,8 @@ class Engine:
         self._was_short = True
 
     def switch_plan(self, plan: Plan) -> None:
-        """Switches to a plan that differs only in its lanes or chunks."""
-        self.plan, self._way = plan, None
-        self.__dict__.pop("_scorer", None)
+        """Switches to a plan that differs only in its lanes or parts."""
+        self.plan, self._way, self._scorer = plan, None, None
 
     def close(self) -> None:
         """Releases resources other than memory; a second call does nothing."""
@@ -569,3 +569,74 @@ def _finite(rows: Tensor) -> Tensor:
 
 def _in_map(round: int, client: int) -> str:
     return f"in round {round + 1}, by the function of work.map on client {client}"
+
+
+class _Now:
+    """The clients that train now: reports those that have finished, and names those of which one raised an error.
+
+    Args:
+        clients: Ids, int64 `[n]`.
+        together: True if several train at once, in an order of their own.
+        report: Called with the number of finished clients.
+    """
+
+    def __init__(self, clients: Tensor, together: bool, report: Ended) -> None:
+        self._clients, self._together, self._report = clients, together, report
+        self._through = 0
+
+    def ended(self, count: int) -> None:
+        self._through = count
+        self._report(count)
+
+    @property
+    def client(self) -> str:
+        if self._together:  # it is unknown which of them have finished
+            return f"one of the clients {join_ids(self._clients.tolist())}"
+        return f"client {int(self._clients[self._through])}"
+
+    def describe(self, round: int) -> str:
+        ended = self._through == len(self._clients)
+        return f"in round {round + 1}" if ended else f"in round {round + 1}, while {self.client} was trained"
+
+
+def explain_divergence(
+    client: int, round: int, loss: float, rate: float, examples: Tensor, before: Tensor, rest: float | None = None
+) -> DivergedError:
+    """Builds the error for a client that diverged in training, or whose losses were not finite before training.
+
+    Args:
+        round: Number of rounds completed before.
+        loss: Training loss of the client; NaN if none was reported.
+        rate: Learning rate of the client.
+        examples: Numbers of its training examples, int64 `[n]`.
+        before: Their losses under the client's initial model `[n]`.
+        rest: Training loss of the client if its model does not change; None = unknown.
+    """
+    wrong = (~before.isfinite()).nonzero().flatten()
+    if not len(wrong) and rest is not None and not isfinite(rest):
+        return DivergedError(
+            f"client {client} diverged in round {round + 1}: the loss of one of its mini-batches is not finite with its "
+            "initial model, too, and no learning rate helps; look for a mini-batch whose examples are all left out "
+            "(ignore_index), for 0/0 or log(0) in training_step, or set local.on_divergence to skip"
+        )
+    if not len(wrong):
+        return DivergedError(
+            f"client {client} diverged in round {round + 1}: training loss {loss}, learning rate {rate:g}; "
+            "lower the learning rate, set local.gradient_clip, or set local.on_divergence to skip"
+        )
+    example = int(examples[wrong[0]])
+    return DivergedError(
+        f"client {client} diverged in round {round + 1} before it trained: the loss of its example {example} is "
+        f"{float(before[wrong[0]])} ({len(wrong)} of its {len(examples)} examples have such a loss), and no learning "
+        "rate helps; look for 0/0, log(0) or overflow in the net on that input, or set local.on_divergence to skip"
+    )
+
+
+def find_learning_rate(module: LightningModule) -> float:
+    """Returns the initial learning rate of a module; NaN if it cannot be known without a Trainer."""
+    found: Any = None
+    with suppress(Exception):  # a user's module may read its Trainer, which does not exist
+        found = module.configure_optimizers()
+    found = found.get("optimizer") if isinstance(found, Mapping) else found
+    found = found[0] if isinstance(found, (list, tuple)) else found
+    return float(found.param_groups[0]["lr"]) if isinstance(found, Optimizer) else float("nan")

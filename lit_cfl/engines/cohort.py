@@ -1,8 +1,8 @@
-"""The local training of a cohort as tensors, and the interface of the ways to compute it."""
+"""The local training of a cohort as tensors, the interface of the ways to compute it, and requests for it."""
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
@@ -12,17 +12,33 @@ import torch
 from lightning import LightningModule
 from torch import Tensor
 
+from lit_cfl.data import FederatedData
+from lit_cfl.data.augment import AugmentFunction
 from lit_cfl.data.examples import Decoding
-from lit_cfl.engines.dropout import set_key
-from lit_cfl.engines.global_generators import seed_globally
-from lit_cfl.engines.mini_batches import MiniBatches
+from lit_cfl.devices import send
+from lit_cfl.engines.dropout import keys_of_steps, set_key
+from lit_cfl.engines.mini_batches import (
+    BatchSize,
+    LocalTraining,
+    MiniBatches,
+    Rates,
+    count_examples,
+    count_steps,
+    draw_batches,
+    steps_of_epoch,
+)
 from lit_cfl.engines.plan import Plan, Precision, WayName, row_dtype
 from lit_cfl.engines.scorer import EVALUATION_BATCH, Scorer
 from lit_cfl.engines.task_protocol import differentiable_losses_of
-from lit_cfl.engines.training_options import LocalTraining, Rates
 from lit_cfl.engines.workload import TaskTraits
+from lit_cfl.local_work import Budget
 from lit_cfl.parameters import ParameterLayout, copy_sharing_frozen
+from lit_cfl.seeds import derive_each, seed_globally
 
+CHECK = "check"  # purpose of the fit that only checks whether clients can be trained
+_BLOCK = 2**22  # maximum number of input values that are augmented at once
+_NONE = torch.empty(0, dtype=torch.int64)
+_NO_BATCHES = MiniBatches(_NONE, _NONE, _NONE)
 Ended = Callable[[int], None]  # called with the number of finished clients; may raise, to end the run
 
 
@@ -237,3 +253,176 @@ class TrainingWay(ABC):
         if dtype not in self._placed:
             self._placed[dtype] = copy.deepcopy(self._template).to(device=self.plan.device, dtype=dtype)
         return self._placed[dtype]
+
+
+@dataclass(frozen=True, eq=False)
+class FitRequest:
+    """The arguments of one call of `LocalWork.fit`, client by client."""
+
+    models: Tensor  # [K, d]
+    clients: Tensor  # [n]
+    start: Tensor  # [n]
+    purpose: str
+    prox: float
+    centers: Tensor | None  # [C, d]
+    center: Tensor  # [n]
+    budget: Budget
+    lengths: Tensor  # [n], the budget's length for each client
+    rates: Rates | None = None  # learning rates of the round; None = the optimizer's
+    weights: Sequence[Tensor] | None = None  # factors of the losses of each client's examples [n]; None = 1
+
+    @cached_property
+    def counted(self) -> str:
+        """What a fit trains: `client`, or `model` if a client trains several."""
+        return "client" if len(self.clients.unique()) == len(self.clients) else "model"
+
+    def part(self, positions: Tensor | slice) -> "FitRequest":
+        """Returns the request for the clients at these positions."""
+        weights = self.weights
+        if weights is not None:
+            numbers = range(len(weights))[positions] if isinstance(positions, slice) else positions.tolist()
+            weights = [weights[k] for k in numbers]
+        return replace(
+            self,
+            clients=self.clients[positions],
+            start=self.start[positions],
+            center=self.center[positions],
+            lengths=self.lengths[positions],
+            weights=weights,
+        )
+
+
+@dataclass(frozen=True)
+class FitDescriber:
+    """Builds the CPU tensors that specify local training: seeds, steps, mini-batches.
+
+    May run in a thread while a GPU trains.
+
+    Args:
+        seed: The run's seed.
+        local: The run's options of local training.
+        draws_masks: True if the module has keyed dropout.
+        seeds_generators: True if the module may draw from the global generators.
+    """
+
+    seed: int
+    local: LocalTraining
+    draws_masks: bool
+    seeds_generators: bool
+
+    def batch_size(self, budget: Budget) -> BatchSize:
+        """Returns the batch size of a fit."""
+        return budget.batch_size or self.local.batch_size
+
+    def steps(self, budget: Budget, lengths: Tensor, sizes: Tensor) -> Tensor:
+        """Counts the mini-batches that each client trains on, int64 `[n]`; 0 for a client without data.
+
+        Args:
+            lengths: The budget's length for each client, int64 `[n]`.
+            sizes: Number of examples of each client, int64 `[n]`.
+        """
+        return count_steps(budget, lengths, sizes, self.batch_size(budget), self.local.last_batch)
+
+    def count_seen(self, budget: Budget, lengths: Tensor, sizes: Tensor) -> Tensor:
+        """Counts the examples in all mini-batches of each client, int64 `[n]`; see `steps`."""
+        steps = self.steps(budget, lengths, sizes)
+        return count_examples(steps, sizes, self.batch_size(budget), self.local.last_batch)
+
+    def fit(self, request: FitRequest, round: int, data: FederatedData) -> CohortFit:
+        """Builds the tensors for training the clients of a request, except the examples."""
+        clients = request.clients
+        sizes, batch_size = data.num_examples[clients], self.batch_size(request.budget)
+        steps = self.steps(request.budget, request.lengths, sizes)
+        ids, last = clients.tolist(), self.local.last_batch
+        seeds = derive_each(self.seed, request.purpose, round, ids=ids)
+
+        def keys(purpose: str) -> Tensor:
+            own = derive_each(self.seed, purpose, round, ids=ids)
+            return keys_of_steps(torch.tensor(own, dtype=torch.int64), steps)
+
+        return CohortFit(
+            clients,
+            request.models,
+            request.start,
+            request.prox,
+            request.centers if request.prox else None,
+            request.center,
+            _NONE,
+            _NONE,
+            sizes,
+            steps,
+            steps_of_epoch(sizes, batch_size, last),
+            draw_batches(seeds, sizes, steps, batch_size, last),
+            keys(f"{request.purpose}/dropout") if self.draws_masks else None,
+            derive_each(self.seed, f"{request.purpose}/module", round, ids=ids) if self.seeds_generators else None,
+            request.rates,
+            None if request.weights is None else torch.cat([*request.weights]),
+            keys(f"{request.purpose}/augment") if data.examples.augment is not None else None,
+        )
+
+    def gradients(self, clients: Tensor, round: int, data: FederatedData) -> CohortFit:
+        """Builds the tensors for computing these clients' gradients, except the model and the examples."""
+        ids, keys, sizes = clients.tolist(), None, data.num_examples[clients]
+        if self.draws_masks:
+            of_clients = derive_each(self.seed, "gradient/dropout", round, ids=ids)
+            keys = keys_of_steps(torch.tensor(of_clients), torch.ones_like(clients))
+        seeds = derive_each(self.seed, "gradient", round, ids=ids) if self.seeds_generators else None
+        none = torch.zeros_like(clients)
+        return CohortFit(
+            clients, _NONE, none, 0.0, None, none, _NONE, _NONE, sizes, none, none, _NO_BATCHES, keys, seeds
+        )
+
+
+def split_clients(sizes: Tensor, most: int, clients: int) -> Iterator[slice]:
+    """Splits clients into consecutive parts of at most this many examples; a larger client is alone.
+
+    Args:
+        sizes: Number of examples of each client, int64 `[n]`.
+        most: Maximum number of examples in a part of several clients.
+        clients: Maximum number of clients in a part, 1 or more.
+    """
+    before, start = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]), 0
+    while start < len(sizes):
+        stop = int(torch.searchsorted(before, before[start] + most, right=True)) - 1
+        yield slice(start, stop := min(max(stop, start + 1), start + clients))
+        start = stop
+
+
+def augment_examples(work: CohortFit, augment: AugmentFunction) -> CohortFit:
+    """Replaces a cohort's examples with augmented copies, one for each occurrence in a mini-batch.
+
+    Every way of training then reads them as any other examples. An example occurs once for each of the client's
+    mini-batches that contains it.
+
+    Args:
+        work: Local training of the cohort, with `augment_keys`.
+        augment: See `AugmentFunction`; an example's key consists of its step's key and its position in the client.
+    """
+    if work.augment_keys is None:
+        raise TypeError("augmentation needs augment_keys")
+    device, counts = work.inputs.device, work.batches.counts
+    begins, firsts = counts.cumsum(0) - counts, work.sizes.cumsum(0) - work.sizes
+    steps = torch.arange(len(counts)).repeat_interleave(counts)  # step of each example
+    owners = torch.arange(len(work)).repeat_interleave(work.steps)[steps]
+    drawn = work.batches.begins[steps] + torch.arange(len(steps)) - begins[steps]
+    places = work.batches.drawn[send(drawn, device)]
+    keys = (send(work.augment_keys[steps], device) << 32) ^ places
+    index = places + send(firsts[owners], device)
+    inputs, labels = _augment_cohort(work, augment, index, keys)
+    weights = None if work.weights is None else work.weights[index]
+    sizes = work.num_seen
+    own = torch.arange(len(steps)) - (sizes.cumsum(0) - sizes)[owners]
+    batches = MiniBatches(send(own, device), begins, counts)
+    work = replace(work, inputs=inputs, labels=labels, weights=weights)
+    return replace(work, sizes=sizes, batches=batches, augment_keys=None)
+
+
+def _augment_cohort(work: CohortFit, augment: AugmentFunction, index: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Augments these examples of the cohort, in blocks of limited size."""
+    inputs, labels = (part.new_empty(len(index), *part.shape[1:]) for part in (work.inputs, work.labels))
+    size = max(1, _BLOCK // max(1, work.inputs.shape[1:].numel()))
+    for start in range(0, len(index), size):
+        part = slice(start, start + size)
+        own = index[part]
+        inputs[part], labels[part] = augment((work.inputs[own], work.labels[own]), keys[part])
+    return inputs, labels
