@@ -44,8 +44,8 @@ from lit_cfl.engines.base import Engine
 from lit_cfl.engines.fit_request import FitRequest
 from lit_cfl.engines.plan import Plan, set_up_torch
 from lit_cfl.engines.stacked.way import StackWay
+from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.engines.training_options import LocalTraining
-from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.nets import MCLR, MLP, VGG16, Sent140LSTM
 from lit_cfl.tasks import Classification
 

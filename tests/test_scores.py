@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import outcomes_of
 from lit_cfl.engines.training_options import LocalTraining, TaskFactory

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from lit_cfl.activity import Activity, Report, ignore_activity
 from lit_cfl.algorithms.automatic_clusters import chooses_number
-from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.fingerprint import data_options
 from lit_cfl.engines.plan import Plan, release_freed_memory
 from lit_cfl.errors import InputError, Notice, SaveError, name_clients

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from lit_cfl.algorithms import Algorithm, FedAvg
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.nets import MLP

@@ -20,7 +20,7 @@ from lit_cfl.algorithms.fedem import FedEMState, mean_shares, responsibilities
 from lit_cfl.algorithms.server_optimizer import with_server
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import InputError

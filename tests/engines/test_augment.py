@@ -24,8 +24,8 @@ from lit_cfl.datamodules import ArrayData, Digits, Hybrid
 from lit_cfl.engines import augmented
 from lit_cfl.engines.augmented import augment_examples
 from lit_cfl.engines.base import Engine
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.cohort_fit import CohortFit
-from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import InputError

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lit_cfl.cli.main import main
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.errors import InputError

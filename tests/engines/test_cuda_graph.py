@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lit_cfl.devices import is_out_of_memory
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked.cuda_graph import CapturedSteps
 from lit_cfl.engines.stacked.lane_steps import Steps

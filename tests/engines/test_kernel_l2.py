@@ -14,7 +14,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.testing import assert_close
 
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import weigh_losses
 from lit_cfl.engines.training_options import LocalTraining

@@ -16,7 +16,7 @@ from torch.optim import lr_scheduler as pytorch
 from torch.testing import assert_close
 
 import lit_cfl
-from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.lr_schedule import ChainedSchedule, RoundRates, SequentialSchedule
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.training_options import LocalTraining

@@ -21,7 +21,7 @@ from lit_cfl.datamodules import ArrayData
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.check_module import require_module
 from lit_cfl.engines.check_task import require_trainable
-from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.fingerprint import digest_of_constants
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.training_options import LocalTraining

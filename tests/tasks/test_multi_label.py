@@ -22,9 +22,9 @@ from lit_cfl.engines.base import Engine
 from lit_cfl.engines.check_task import require_trainable
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import outcomes_of
+from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.engines.training_options import LocalTraining
 from lit_cfl.engines.ways import get_way
-from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.local_work import Budget

@@ -24,7 +24,7 @@ from lit_cfl.datamodules.shift import LabelDrift, SwapPart
 from lit_cfl.datamodules.skew import LabelShifts
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.check_task import require_trainable
-from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import outcomes_of
 from lit_cfl.engines.training_options import LocalTraining
