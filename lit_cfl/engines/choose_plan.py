@@ -30,7 +30,6 @@ from lit_cfl.engines.base import Engine
 from lit_cfl.engines.check_module import require_module
 from lit_cfl.engines.cohort_fit import TrainingWay
 from lit_cfl.engines.initial_models import build_module
-from lit_cfl.engines.plain_loop import LoopWay
 from lit_cfl.engines.plan import REFERENCE, EngineOption, Plan, PlanOptions, Precision, RayRoom
 from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.engines.training_options import LocalTraining, TaskFactory
@@ -213,7 +212,7 @@ def warn_of_slowness(asked: str, plan: Plan, workload: Workload) -> None:
     if task is None or trial_of(task, local).fails:  # the checks before training report it
         return
     if asked != REFERENCE and plan.engine == REFERENCE:
-        reason = reason_against(LoopWay, task, plan.device, plan.precision, local)
+        reason = reason_against(get_way("loop"), task, plan.device, plan.precision, local)
         notice = f"clients are trained by lightning.Trainer, which is slower, for this reason: {reason}"
         warnings.warn(notice, Notice, stacklevel=2)
 
