@@ -108,7 +108,7 @@ def make_data(cohort: str = "60", clients: int = CLIENTS) -> FederatedData:
 
 def serve(case: str, way: str, threads: int) -> None:
     """Trains rounds each time a line is read from standard input, and prints the µs per client-step."""
-    from lit_cfl.engines.factory import build_engine
+    from lit_cfl.engines.choose_plan import build_engine
     from lit_cfl.engines.mini_batches import LocalTraining
     from lit_cfl.engines.plan import keep_freed_memory
     from lit_cfl.rounds import Cohorts

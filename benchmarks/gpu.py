@@ -45,7 +45,7 @@ from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan, set_up_torch
 from lit_cfl.engines.stacked.way import StackWay
-from lit_cfl.engines.workload import TaskTraits
+from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.nets import MCLR, MLP, VGG16, Sent140LSTM
 from lit_cfl.tasks import Classification
 

@@ -27,15 +27,13 @@ from lit_cfl.datamodules.partition.base import explain_empty_share
 from lit_cfl.devices import count_gpus
 from lit_cfl.early_stopping import StopRule
 from lit_cfl.engines.check_task import require_trainable
-from lit_cfl.engines.choose_plan import choose_plan
+from lit_cfl.engines.choose_plan import Workload, build_engine, choose_plan, room_of_ray, warn_of_slowness
 from lit_cfl.engines.engine import Engine
-from lit_cfl.engines.factory import build_engine, room_of_ray, warn_of_slowness
 from lit_cfl.engines.fingerprint import CONSTANTS, digest_of_constants, digest_of_layers, digest_of_optimizers
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import REFERENCE, EngineOption, Plan, PlanOptions, Precision, set_up_torch
 from lit_cfl.engines.task_protocol import TaskFactory, require_mixing
 from lit_cfl.engines.token_inputs import mark_tokens
-from lit_cfl.engines.workload import Workload, measure_workload
 from lit_cfl.errors import InputError, name_clients
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.local_work import per_client
@@ -289,7 +287,7 @@ class Experiment:
         return replace(self, engine=engine, device="cpu", precision=precision, plan=None)
 
     def _workload(self, seed: int, data: FederatedData) -> Workload:
-        return measure_workload(self.task, seed, self.local, data, self.rounds, self.cohort_size)
+        return Workload.of(self.task, seed, self.local, data, self.cohort_size)
 
     def choose_own_plan(self, work: Workload = Workload()) -> Plan:
         """Chooses the plan on this machine: explicit options are kept, and the rest follows from the workload."""

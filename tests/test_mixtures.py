@@ -22,7 +22,7 @@ from lit_cfl.algorithms.check_answers import check_assignment
 from lit_cfl.clustering.cluster_scores import mean_entropy
 from lit_cfl.data import ClientIndex, FederatedData
 from lit_cfl.datamodules import Digits
-from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.scorer import Scorer

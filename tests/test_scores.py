@@ -9,8 +9,8 @@ from quadratic import ids
 from torch import Tensor, nn
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.engine import Engine
-from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import TaskFactory, outcomes_of

@@ -9,7 +9,7 @@ from studies import base
 from lit_cfl import devices, experiment
 from lit_cfl.compare.comparison import Comparison, _check_and_plan
 from lit_cfl.config.variants import build
-from lit_cfl.engines import choose_device
+from lit_cfl.engines import choose_plan
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.tune.check import check_on_clients, check_study
@@ -19,7 +19,7 @@ from lit_cfl.tune.study import Resources, Study
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Simulates a GPU that cannot be used; returns a list that records the devices on which runs are prepared."""
-    for module in (devices, experiment, choose_device):
+    for module in (devices, experiment, choose_plan):
         monkeypatch.setattr(module, "count_gpus", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=2**34))
     found: list[str] = []
@@ -31,7 +31,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize(
     ("options", "engine", "precision"),
     [
-        ({}, "chain", "32-true"),
+        ({}, "stack", "32-true"),
         ({"engine": "trainer"}, "trainer", "32-true"),
         ({"precision": "16-mixed"}, "trainer", "16-mixed"),
     ],

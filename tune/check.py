@@ -12,7 +12,7 @@ from typing import Any
 from lit_cfl.config.variants import build
 from lit_cfl.devices import release_gpu_memory
 from lit_cfl.early_stopping import require_possible_target
-from lit_cfl.engines.choose_device import require_first_gpu, resolve_device
+from lit_cfl.engines.choose_plan import require_first_gpu, resolve_device
 from lit_cfl.engines.plan import PlanOptions
 from lit_cfl.errors import InputError, count_noun, prefix_errors
 from lit_cfl.experiment import Experiment, PreparedRun

@@ -285,7 +285,7 @@ def test_runs_at_once_are_as_many_as_their_device_has_room_for(
         found.append(plan.device)  # on a CPU, cores are counted; otherwise GPUs
         return dict.fromkeys(jobs, "not tried")
 
-    monkeypatch.setattr("lit_cfl.engines.choose_device.count_gpus", lambda: gpus)
+    monkeypatch.setattr("lit_cfl.engines.choose_plan.count_gpus", lambda: gpus)
     monkeypatch.setattr("lit_cfl.compare.run_many.run_jobs", noted)
     assert main(["t", *words]) == 1
     assert found == [device]

@@ -27,7 +27,7 @@ from lit_cfl.config.own_code import announce_own_code
 from lit_cfl.config.parser import merge_files
 from lit_cfl.config.variants import base_config, build
 from lit_cfl.devices import release_gpu_memory
-from lit_cfl.engines.choose_device import require_first_gpu
+from lit_cfl.engines.choose_plan import require_first_gpu
 from lit_cfl.engines.plan import Plan, PlanOptions
 from lit_cfl.errors import InputError, prefix_errors, suggest_share
 from lit_cfl.experiment import Experiment, PreparedRun

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from lit_cfl.compare.jobs import Job, run_job, write_experiment
-from lit_cfl.engines.choose_device import resolve_device
+from lit_cfl.engines.choose_plan import resolve_device
 from lit_cfl.engines.plan import Plan, PlanOptions
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment

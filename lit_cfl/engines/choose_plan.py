@@ -1,17 +1,15 @@
-"""Chooses the plan, i.e. how clients train, from options, machine and workload.
+"""Chooses the plan, i.e. how clients train, from options, task, cohort and machine, and builds its engine.
 
-The rule reads the task, the options, the amount of work and the kind of hardware, never a timing or free memory:
+The rule reads the kind of hardware, never a timing or free memory:
 
-* device: the first GPU if there is one and the run is not small (`choose_device.py`), else the CPU;
+* device: the first GPU if there is one, else the CPU; Ray's workers use a GPU if their cluster has any;
 * engine: the first of `chain`, `stack`, `loop` and `trainer` (`ways.py`) that has no reason against it on that device;
-* workers: 0 (this process trains), or Ray's: with `engine: ray`, and on a CPU for long runs with long rounds
-  (5,000 billion multiply-adds per run and 10 billion per round: about five minutes and one second on one core) if no
-  part of the plan is set explicitly. There is one per core, or one per GPU, but at most one per client of a cohort;
+* workers: 0 (this process trains); with `engine: ray` one per core, at most one per client of a cohort, or one per GPU;
 * lanes: clients that train together on a GPU: one per client of a cohort, in multiples of 8; at most what fits
   a quarter of its memory (in whole GiB; 16 if only Ray's workers see a GPU), and at most 256, or up to 4,096 if they
-  have at most 64 million parameters together. 1 on a CPU, where the stacks of `chain` follow from its caches;
-* threads: 1 below a million parameters (a second thread does not speed up an MLP of 100,000), else all cores; Ray's
-  workers have one each; never more than `OMP_NUM_THREADS`;
+  have at most 64 million parameters together. 1 on a CPU;
+* threads: 1 below a million parameters (a second thread does not speed up an MLP of 100,000), else all cores, but never
+  more than `OMP_NUM_THREADS`; Ray's workers have one each;
 * rows_mib: 1024.
 
 Any part can be set explicitly (`plan.threads: 2`); the rule fills the rest. A requested way is taken, or refused with
@@ -19,23 +17,50 @@ the reason against it.
 """
 
 import os
-from importlib.util import find_spec
+import warnings
+from dataclasses import dataclass
 from math import ceil
 
+from lightning import LightningModule
+
 from lit_cfl.cores import count_cores
-from lit_cfl.devices import gib_of_gpu
-from lit_cfl.engines.choose_device import device_of_ray, resolve_device
+from lit_cfl.data import FederatedData
+from lit_cfl.devices import count_gpus, gib_of_gpu
+from lit_cfl.engines.check_module import require_module
 from lit_cfl.engines.cohort import TrainingWay
-from lit_cfl.engines.plan import EngineOption, Plan, PlanOptions, Precision
+from lit_cfl.engines.engine import Engine
+from lit_cfl.engines.mini_batches import LocalTraining
+from lit_cfl.engines.plan import REFERENCE, EngineOption, Plan, PlanOptions, Precision, RayRoom
+from lit_cfl.engines.task_protocol import TaskFactory, build_module
+from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.engines.ways import WAYS, get_way, reason_against, trial_of
-from lit_cfl.engines.workload import RayRoom, Workload
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice, count_noun
 
 _SMALL_MODEL = 1_000_000  # number of parameters from which several threads pay off
-# multiply-adds of a run, and of a round, from which worker processes pay off
-_PROCESSES_PAY, _ROUND_PAYS = 5_000_000_000_000, 10_000_000_000
 _MOST_LANES, _SMALL_NETS_LANES, _PARAMETERS_OF_LANES = 256, 4_096, 64_000_000
 _SHARE_OF_GPU = 4  # stacks may take 1/4 of a GPU's memory
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Properties of a run that determine its plan, besides options and hardware.
+
+    Args:
+        task: Task that clients train; None = unknown, so the plan must name the engine.
+        local: Options of local training.
+        cohort: Number of clients per round.
+    """
+
+    task: TaskTraits | None = None
+    local: LocalTraining = LocalTraining()
+    cohort: int = 1
+
+    @classmethod
+    def of(cls, task: TaskFactory, seed: int, local: LocalTraining, data: FederatedData, cohort: int) -> "Workload":
+        """Builds the task's module once, and measures it on the run's data."""
+        module = build_module(task, seed)
+        require_module(module)
+        return cls(TaskTraits.of(module, data), local, min(cohort, len(data.population)))
 
 
 def choose_plan(
@@ -60,14 +85,11 @@ def choose_plan(
     device = "cuda:0" if device == "cuda" else device
     _require_no_contradiction(engine, device, precision, options)
     given = {name: value for name, value in vars(options).items() if value is not None}
-    asked, in_ray = options.device or device, given.get("workers", engine == "ray") > 0
-    places = count_cores() if room.places is None else room.places
-    if engine == "auto" and not given and _processes_pay(workload, resolve_device(asked, workload.multiply_adds)):
-        in_ray, places = True, _cores()
-    device = device_of_ray(asked, room.gpus) if in_ray else resolve_device(asked, workload.multiply_adds)
+    in_ray = given.get("workers", engine == "ray") > 0
+    device = resolve_device(options.device or device, room.gpus if in_ray else None)
     way = _way(options.engine or engine, device, precision, workload)
-    most = max(1, min(places, workload.cohort)) if device == "cpu" else max(1, room.gpus)
-    workers = given.get("workers", most if in_ray else 0)
+    most = min(room.places, workload.cohort) if device == "cpu" else room.gpus
+    workers = given.get("workers", max(1, most) if in_ray else 0)
     by_rule = {
         "engine": way.name,
         "device": device,
@@ -80,36 +102,70 @@ def choose_plan(
 
 
 def _require_no_contradiction(engine: EngineOption, device: str, precision: str, options: PlanOptions) -> None:
-    for name, asked, fixed in (("engine", engine, options.engine), ("device", device, options.device)):
+    for name, asked in (("engine", engine), ("device", device), ("precision", precision)):
+        fixed = getattr(options, name)
         if fixed is not None and asked not in ("auto", "ray", fixed):
-            raise InputError(f"{name} is {asked!r}, but plan.{name} is {fixed!r}; leave out one of them")
+            raise InputError(
+                f"{name} is {asked!r}, but plan.{name} is {fixed!r}; leave out plan.{name}, or make them equal"
+            )
     if engine == "ray" and options.workers == 0:
         raise InputError("engine is 'ray', but plan.workers is 0; leave out one of them")
-    if options.precision not in (None, precision):
+
+
+def resolve_device(asked: str, gpus_of_ray: int | None = None) -> str:
+    """Returns the device on which clients train: `cpu` or `cuda:<i>`.
+
+    Args:
+        asked: `auto`, `cpu`, `cuda` or `cuda:<i>`.
+        gpus_of_ray: Number of GPUs of Ray's workers, each of which sees only its own; None = this process trains.
+
+    Raises:
+        InputError: the device does not exist.
+    """
+    where, found = ("this machine", count_gpus()) if gpus_of_ray is None else ("Ray", gpus_of_ray)
+    if asked == "auto":
+        return "cuda:0" if found else "cpu"
+    asked = "cuda:0" if asked == "cuda" else asked
+    kind, _, number = asked.partition(":")
+    if asked != "cpu" and (kind != "cuda" or not number.isdigit()):
+        raise InputError(f"device {asked!r} is not known; choose auto, cpu, cuda or cuda:<number>")
+    if gpus_of_ray is not None:
+        require_first_gpu(asked, "each Ray worker")
+    if kind == "cuda" and int(number) >= found:
+        has = f"has {count_noun(found, 'CUDA device')}" if found else "has no CUDA device"
+        raise InputError(f"device {asked!r} was asked for, but {where} {has}; use --device cpu or auto")
+    return asked
+
+
+def require_first_gpu(asked: str, what: str) -> None:
+    """Raises InputError for a GPU with an index above 0: Ray gives each process one GPU, which has index 0 there.
+
+    Args:
+        asked: Requested device.
+        what: Name of the program that runs in such a process, for the message.
+    """
+    kind, _, number = asked.partition(":")
+    if kind == "cuda" and number not in ("", "0"):
         raise InputError(
-            f"precision is {precision!r}, but plan.precision is {options.precision!r}; leave out one of them, or make "
-            "them equal"
+            f"device is {asked!r}, but {what} sees one GPU, which is cuda:0 there: give cuda, and choose GPU {number} "
+            f"by CUDA_VISIBLE_DEVICES={number}"
         )
 
 
 def _way(asked: str, device: str, precision: Precision, workload: Workload) -> type[TrainingWay]:
-    task = workload.task
-    if task is not None and trial_of(task, workload.local).leaves_model:
+    task, by_rule = workload.task, asked in ("auto", "ray")
+    if task is None:
+        return get_way(REFERENCE if by_rule else asked)
+    if trial_of(task, workload.local).leaves_model:
         raise InputError(
             "training leaves the model unchanged; the learning rate is 0, or the loss is detached from the parameters"
         )
-    if asked not in ("auto", "ray"):
-        reason = task and reason_against(get_way(asked), task, device, precision, workload.local)
-        if reason:
-            raise InputError(f"engine is {asked!r}, which this run cannot use: {reason}; use --engine auto")
-        return get_way(asked)
-    if task is None:
-        return WAYS[-1]
-    reason = None
-    for way in WAYS:
+    for way in WAYS if by_rule else [get_way(asked)]:
         if (reason := reason_against(way, task, device, precision, workload.local)) is None:
             return way
-    raise InputError(f"this task cannot be trained: {reason}")
+    if by_rule:
+        raise InputError(f"this task cannot be trained: {reason}")
+    raise InputError(f"engine is {asked!r}, which this run cannot use: {reason}; use --engine auto")
 
 
 def _lanes(
@@ -125,20 +181,52 @@ def _lanes(
     return max(1, min(8 * ceil(cohort / 8), max(_MOST_LANES, small), 8 * (fitting // 8) or fitting))
 
 
-def _processes_pay(workload: Workload, device: str) -> bool:
-    # other users may need the cores of a cluster
-    several = min(_cores(), workload.cohort) > 1 and "RAY_ADDRESS" not in os.environ
-    work = workload.multiply_adds
-    long = work >= _PROCESSES_PAY and work / workload.rounds >= _ROUND_PAYS
-    return device == "cpu" and several and long and find_spec("ray") is not None
-
-
 def _threads(workload: Workload) -> int:
-    task = workload.task
-    return _cores() if task is not None and task.layout.num_parameters >= _SMALL_MODEL else 1
+    if workload.task is None or workload.task.layout.num_parameters < _SMALL_MODEL:
+        return 1
+    cores, limit = count_cores(), os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return min(cores, int(limit) or cores) if limit.isdecimal() else cores
 
 
-def _cores() -> int:
-    """Counts the cores that a plan may use, limited by the first number in `OMP_NUM_THREADS`."""
-    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return min(count_cores(), int(first) or count_cores()) if first.isdecimal() else count_cores()
+def room_of_ray(engine: EngineOption, device: str, options: PlanOptions | None) -> RayRoom:
+    """Counts the resources of Ray's workers, if the options request Ray.
+
+    Adds a notice if a cluster is running and `device` is `auto`.
+    """
+    options = options or PlanOptions()
+    asked = options.device or device
+    if not (engine == "ray" or options.workers) or (asked == "cpu" and options.workers):
+        return RayRoom()
+    from lit_cfl.engines.ray import cluster  # the other engines work without Ray
+
+    room = cluster.count_room(options.threads or 1)
+    if asked == "auto" and cluster.is_there():
+        has = f"{count_noun(room.gpus, 'GPU')}: clients train on them" if room.gpus else "no GPU: clients train on CPUs"
+        warnings.warn(f"Ray's cluster has {has}; set --device to change that", Notice, stacklevel=2)
+    return room
+
+
+def warn_of_slowness(asked: str, plan: Plan, workload: Workload) -> None:
+    """Warns if clients are trained by the slower `trainer`, with the reason."""
+    task, local = workload.task, workload.local
+    if task is None or trial_of(task, local).fails:  # the checks before training report it
+        return
+    if asked != REFERENCE and plan.engine == REFERENCE:
+        reason = reason_against(get_way("loop"), task, plan.device, plan.precision, local)
+        notice = f"clients are trained by lightning.Trainer, which is slower, for this reason: {reason}"
+        warnings.warn(notice, Notice, stacklevel=2)
+
+
+def build_engine(
+    task: TaskFactory, plan: Plan, seed: int, local: LocalTraining, template: LightningModule | None = None
+) -> Engine:
+    """Builds the engine that a plan describes.
+
+    Args:
+        template: The task's module of this seed, if it was built already.
+    """
+    if plan.workers:
+        from lit_cfl.engines.ray.engine import RayEngine  # the other engines work without Ray
+
+        return RayEngine(task, plan, seed, local, template)
+    return Engine(task, plan, seed, local, template)

@@ -30,7 +30,7 @@ from lit_cfl.engines.mini_batches import (
 from lit_cfl.engines.plan import Plan, Precision, WayName, row_dtype
 from lit_cfl.engines.scorer import EVALUATION_BATCH, Scorer
 from lit_cfl.engines.task_protocol import differentiable_losses_of
-from lit_cfl.engines.workload import TaskTraits
+from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.local_work import Budget
 from lit_cfl.parameters import ParameterLayout, copy_sharing_frozen
 from lit_cfl.seeds import derive_each, seed_globally

@@ -4,9 +4,6 @@ A random generator has one stream for a whole stack of clients. Here a client's 
 step, the layer and the position, so every way of training drops the same units.
 """
 
-from collections.abc import Sequence
-from math import prod
-
 import torch
 from lightning import LightningModule
 from torch import Tensor, nn
@@ -34,27 +31,10 @@ class KeyedDropout(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return input
-        return input * compute_kept_share(self.key, self.p, self.layer, input.shape, input.dtype)
-
-    def extra_repr(self) -> str:
-        return f"p={self.p}"
-
-
-def compute_kept_share(keys: Tensor, p: float, layer: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Computes the factor of each unit in a dropout: 0 if the unit is dropped, else 1 / (1 - p).
-
-    Args:
-        keys: Keys of the masks, int64 `[...]`.
-        p, layer: See `KeyedDropout`.
-        shape: Shape of the units under one key. The mask of fewer units is a prefix of the mask of more units.
-
-    Returns:
-        `[..., *shape]`.
-    """
-    rows = hash_keys(keys + 0x9E3779B9 * (layer + 1))
-    positions = torch.arange(prod(shape), device=keys.device) * 0x9E3779B9
-    kept = hash_keys(rows[..., None] + positions).view(*keys.shape, *shape) >= int(p * 2**32)
-    return kept.to(dtype) * (0.0 if p == 1 else 1 / (1 - p))
+        row = hash_keys(self.key + 0x9E3779B9 * (self.layer + 1))
+        positions = torch.arange(input.numel(), device=self.key.device) * 0x9E3779B9  # of fewer units: a prefix
+        kept = hash_keys(row + positions).view(input.shape) >= int(self.p * 2**32)
+        return input * (kept.to(input.dtype) * (0.0 if self.p == 1 else 1 / (1 - self.p)))
 
 
 def replace_dropout(module: LightningModule) -> LightningModule:

@@ -93,11 +93,6 @@ class Engine:
         """
         return None if self._round_rates is None else self._round_rates.at(round)
 
-    @property
-    def schedule_lengths(self) -> set[int]:
-        """Numbers of rounds after which the learning rate schedule ends; empty without a schedule."""
-        return set() if self._round_rates is None else self._round_rates.lengths
-
     @cached_property
     def _round_rates(self) -> RoundRates | None:
         schedule = self.local.lr_schedule

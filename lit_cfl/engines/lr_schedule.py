@@ -6,21 +6,19 @@ every way of training and after a resume.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lightning import LightningModule
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPlateau, SequentialLR
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau, SequentialLR
 
 from lit_cfl.engines.mini_batches import Rates
 from lit_cfl.engines.optimizers import schedulers_in
 from lit_cfl.errors import InputError, short_error
 
-__all__ = ["ChainedSchedule", "SequentialSchedule"]
-
-_LENGTHS = ("T_max", "total_iters", "total_steps")  # PyTorch's names for the number of steps of a schedule
+__all__ = ["SequentialSchedule"]
 
 
 class SequentialSchedule(SequentialLR):
@@ -36,18 +34,6 @@ class SequentialSchedule(SequentialLR):
         self, optimizer: Optimizer, schedulers: list[Callable[[Optimizer], LRScheduler]], milestones: list[int]
     ) -> None:
         super().__init__(optimizer, [make(optimizer) for make in schedulers], milestones)
-
-
-class ChainedSchedule(ChainedScheduler):
-    """Simultaneous schedulers, whose factors multiply: a `ChainedScheduler` that a configuration can build.
-
-    Args:
-        optimizer: The run's optimizer.
-        schedulers: Schedulers, each by class_path and init_args.
-    """
-
-    def __init__(self, optimizer: Optimizer, schedulers: list[Callable[[Optimizer], LRScheduler]]) -> None:
-        super().__init__([make(optimizer) for make in schedulers])
 
 
 class RoundRates:
@@ -95,11 +81,6 @@ class RoundRates:
                 ) from error
             self._record()
         return self._found[round]
-
-    @property
-    def lengths(self) -> set[int]:
-        """Numbers of rounds after which the schedule ends, according to its options."""
-        return set(_lengths_in(self._scheduler.state_dict()))
 
     def _record(self) -> None:
         groups, round = self._optimizer.param_groups, len(self._found) + 1
@@ -149,15 +130,3 @@ def _only_optimizer(module: LightningModule) -> Optimizer:
 def _other_options(group: Mapping[str, Any]) -> dict[str, Any]:
     """Returns those options of a parameter group that no schedule may change."""
     return {k: v for k, v in group.items() if k not in ("params", "lr", "initial_lr") and not isinstance(v, Tensor)}
-
-
-def _lengths_in(state: Mapping[str, Any], before: int = 0) -> Iterator[int]:
-    """Finds the numbers of rounds after which a scheduler ends; schedulers in sequence end with the last one.
-
-    Args:
-        before: Number of rounds before the scheduler starts.
-    """
-    yield from (before + state[name] for name in _LENGTHS if isinstance(state.get(name), int))
-    parts, milestones = state.get("_schedulers", []), state.get("_milestones", [])
-    for part in parts[-1:] if milestones else parts:
-        yield from _lengths_in(part, before + (milestones[-1] if milestones else 0))

@@ -19,7 +19,7 @@ from lit_cfl.engines.plan import Plan, Precision
 from lit_cfl.engines.stacked.lane_steps import add_pull, clip_gradients
 from lit_cfl.engines.stacked.stackable_layers import PlainGRU, why_not_stacked
 from lit_cfl.engines.task_protocol import Batch, losses_of, weighted_losses_of
-from lit_cfl.engines.workload import TaskTraits
+from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.parameters import ParameterLayout
 
 _PART = 1_024  # maximum number of examples whose gradient one call computes on a CPU

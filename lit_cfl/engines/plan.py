@@ -10,7 +10,7 @@ import ctypes
 import os
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -80,6 +80,18 @@ class Plan:
     def autocast(self) -> torch.dtype | None:
         """The autocast dtype for losses; None if it is the models' dtype."""
         return _MIXED.get(self.precision)
+
+
+class RayRoom(NamedTuple):
+    """Resources of Ray's workers on all machines together.
+
+    Args:
+        places: Number of workers that fit on the cores with their threads.
+        gpus: Number of GPUs.
+    """
+
+    places: int = 0
+    gpus: int = 0
 
 
 def row_dtype(precision: Precision) -> torch.dtype:

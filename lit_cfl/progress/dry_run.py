@@ -10,16 +10,17 @@ from rich.console import Console
 from torch import Tensor
 
 from lit_cfl.algorithms.base import Algorithm
+from lit_cfl.cores import count_cores
 from lit_cfl.engines.mini_batches import count_steps
-from lit_cfl.engines.plain_loop import LoopWay
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.engines.ways import get_way, reason_against
-from lit_cfl.engines.workload import TaskTraits, mean_steps
 from lit_cfl.errors import count_noun, join_range
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.local_work import Budget
 
 _ENOUGH = 1.0  # seconds of training that are timed; the time of further steps is extrapolated
+_RAY_PAYS = 1.0  # seconds of training in a round from which Ray's workers pay off
 
 
 def show(console: Console, experiment: Experiment) -> float:
@@ -35,8 +36,23 @@ def show(console: Console, experiment: Experiment) -> float:
         prepared.engine.close()
     total = seconds * client_steps(prepared) / steps
     how = f"estimated from the clients of the first round on this machine, {seconds:.2g} s for {steps} steps"
-    show_lines(console, _size(prepared) | {"time": f"about {duration(total)} of local training, {how}"})
+    time = {"time": f"about {duration(total)} of local training, {how}"}
+    show_lines(console, _size(prepared) | time | _use_of_ray(prepared, total))
     return total
+
+
+def _use_of_ray(prepared: PreparedRun, total: float) -> dict[str, str]:
+    """Says that Ray's workers would save time, if they would.
+
+    Args:
+        total: Estimated seconds of local training of all runs.
+    """
+    experiment, plan = prepared.experiment, prepared.engine.plan
+    seconds = total / (_num_runs(experiment) * experiment.rounds)
+    cores = min(count_cores(), experiment.cohort_size)
+    if plan.device != "cpu" or plan.workers or cores < 2 or seconds <= _RAY_PAYS:
+        return {}
+    return {"engine: ray": f"would train the clients of a round, which takes {seconds:.2g} s, in {cores} processes"}
 
 
 def show_lines(console: Console, lines: Mapping[str, str]) -> None:
@@ -52,14 +68,14 @@ def _size(prepared: PreparedRun) -> dict[str, str]:
     row = engine.layout.num_columns * plan.dtype.itemsize
     sent = experiment.algorithm.sent_columns(engine.layout) * plan.dtype.itemsize
     less = "" if sent == row else f", of which {_size_of(sent)} are sent"
-    runs = len(experiment.seeds) * len(_algorithms(experiment))
+    runs = count_noun(_num_runs(experiment), "run")
     cohort = min(experiment.cohort_size * row, max(plan.rows_mib * 2**20, row))
     return {
         "clients": f"{len(data.population)} in training, {data.num_clients - len(data.population)} newcomers",
         "training examples": f"{int(sizes.sum()):,}, {join_range(int(sizes.min()), int(sizes.max()))} per client",
         "test examples": f"{int(tested.sum()):,}, {join_range(int(tested.min()), int(tested.max()))} per client",
         "model": f"{engine.layout.num_parameters:,} parameters, {_size_of(row)}{less}",
-        "rounds": f"{experiment.rounds} with {experiment.cohort_size} clients, {count_noun(runs, 'run')}",
+        "rounds": f"{experiment.rounds} with {experiment.cohort_size} clients, {runs}",
         "local steps": f"about {client_steps(prepared):,}, pre-training and evaluation not counted",
         "plan": f"engine {plan.engine}, {plan.device}, {plan.precision}, {count_noun(plan.threads, 'thread')}, "
         f"{_stack(plan)}",
@@ -72,7 +88,7 @@ def _module(prepared: PreparedRun) -> str | None:
     """Explains why only a Trainer can train the task; None if its losses and one plain optimizer suffice."""
     engine = prepared.engine
     task = TaskTraits.of(engine.template, prepared.data)
-    return reason_against(LoopWay, task, engine.plan.device, engine.plan.precision, engine.local)
+    return reason_against(get_way("loop"), task, engine.plan.device, engine.plan.precision, engine.local)
 
 
 def _size_of(num_bytes: int) -> str:
@@ -87,7 +103,12 @@ def client_steps(prepared: PreparedRun) -> int:
         for algorithm in _algorithms(experiment)
         for number in range(experiment.rounds)
     )
-    return round(len(experiment.seeds) * fits * mean_steps(experiment.local, prepared.data))
+    clients = prepared.data.population
+    return round(len(experiment.seeds) * fits * float(_lengths(prepared, clients).double().mean()))
+
+
+def _num_runs(experiment: Experiment) -> int:
+    return len(experiment.seeds) * len(_algorithms(experiment))
 
 
 def _algorithms(experiment: Experiment) -> list[Algorithm]:

@@ -130,21 +130,6 @@ def require_agreement(path: Path, stored: Mapping[str, Any], now: Mapping[str, A
         )
 
 
-def require_longer_schedule(path: Path, stored: Mapping[str, Any], prepared: "PreparedRun") -> None:
-    """Refuses more rounds for a run whose learning rate schedule ends with its original rounds.
-
-    Raises:
-        InputError: the schedule ends with the original rounds.
-    """
-    before, now = stored.get("rounds", 0), prepared.experiment.rounds
-    if now > before and before in prepared.engine.schedule_lengths:
-        raise InputError(
-            f"{path} was started with {before} rounds, and its local.lr_schedule ends after {before}: the rates of "
-            f"rounds {before + 1} to {now} would not be those of a run of {now} rounds; start a new run with "
-            "--run_dir, with a schedule of that length"
-        )
-
-
 def disagreements(stored: Mapping[str, Any], now: Mapping[str, Any], ignored: Set[str], new_plan: bool) -> list[str]:
     """Lists the options that differ and affect a run's results, as `option: recorded -> requested`.
 

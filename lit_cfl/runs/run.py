@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from lit_cfl.activity import Activity, Report, ignore_activity
 from lit_cfl.algorithms.automatic_clusters import chooses_number
-from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.fingerprint import data_options
 from lit_cfl.engines.plan import Plan, release_freed_memory
 from lit_cfl.errors import InputError, Notice, SaveError, name_clients
@@ -26,7 +26,6 @@ from lit_cfl.runs.resume import (
     read_agreeing_summary,
     read_finished_summary,
     require_agreement,
-    require_longer_schedule,
     require_same_data,
     require_same_digests,
     with_own_partition,
@@ -289,7 +288,6 @@ def _restore_recorder(
     if mode == "resume":  # after a kill, config.yaml may have a newer plan than the checkpoint
         experiment = with_stored_plan(experiment, stored if saved is None else json.loads(saved["config"]))
     recorder = _recorder(with_own_partition(experiment, path, saved), path, callbacks, checkpoint)
-    require_longer_schedule(path, stored, recorder.prepared)
     if saved is not None:
         recorder.restore(saved, new_plan=mode == "new_plan")
     recorder.directory.reopen(recorder.prepared.config(), recorder.prepared.data, saved)

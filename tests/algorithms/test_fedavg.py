@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from lit_cfl.algorithms import Algorithm, FedAvg
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.engine import Engine
-from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.nets import MLP

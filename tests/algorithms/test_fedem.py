@@ -19,8 +19,8 @@ from lit_cfl.algorithms import FedAvg, FedEM
 from lit_cfl.algorithms.fedem import FedEMState, mean_shares, responsibilities
 from lit_cfl.algorithms.server_optimizer import with_server
 from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.engine import Engine
-from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError

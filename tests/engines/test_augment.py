@@ -21,9 +21,9 @@ from lit_cfl.cli.main import main
 from lit_cfl.data import Augment, Examples, FederatedData
 from lit_cfl.data.augment import AugmentFunction, Batch
 from lit_cfl.datamodules import ArrayData, Digits, Hybrid
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.cohort import CohortFit, augment_examples
 from lit_cfl.engines.engine import Engine
-from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError

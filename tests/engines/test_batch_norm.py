@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from lit_cfl.engines.batch_norm import require_no_single_batch
 from lit_cfl.engines.check_task import require_trainable
-from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError

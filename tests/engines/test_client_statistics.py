@@ -11,8 +11,8 @@ from test_engines import NETS
 from torch import Tensor
 
 from lit_cfl.cli.main import main
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.engine import Engine
-from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError

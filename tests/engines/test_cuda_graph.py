@@ -14,8 +14,8 @@ from ragged import SHAPE, SIZES, ragged_data, task
 from torch import Tensor, nn
 
 from lit_cfl.devices import is_out_of_memory
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.engine import Engine
-from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked.cuda_graph import CapturedSteps

@@ -20,8 +20,8 @@ from lit_cfl.clustering import random_projection
 from lit_cfl.config import catalogue
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines import scorer
+from lit_cfl.engines.choose_plan import Workload, build_engine, warn_of_slowness
 from lit_cfl.engines.cohort import CohortFit, Ended
-from lit_cfl.engines.factory import build_engine, warn_of_slowness
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plain_loop import LoopWay
 from lit_cfl.engines.plan import Plan, Precision
@@ -29,7 +29,6 @@ from lit_cfl.engines.scorer import Outcomes
 from lit_cfl.engines.stacked import gradients
 from lit_cfl.engines.stacked import way as stack_way
 from lit_cfl.engines.ways import get_way
-from lit_cfl.engines.workload import measure_workload
 from lit_cfl.errors import DivergedError, InputError, Notice
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR, MLP, MNISTCNN
@@ -444,7 +443,7 @@ class WithSpare(MLP):
     ],
 )
 def test_what_only_a_trainer_can_train_is_named(module: Callable, reason: str):
-    load = measure_workload(module, 0, LocalTraining(1, 10), ragged_data(), rounds=1, cohort=1)
+    load = Workload.of(module, 0, LocalTraining(1, 10), ragged_data(), 1)
     assert load.task is not None
     assert len(load.task.trainer_reasons) == 1
     assert re.match(reason, load.task.trainer_reasons[0])
@@ -457,7 +456,7 @@ def test_what_only_a_trainer_can_train_is_named(module: Callable, reason: str):
 
 @pytest.mark.parametrize("net", NETS)
 def test_nets_of_ours_can_be_looped_and_stacked(net: str):
-    load = measure_workload(task(NETS[net]), 0, LocalTraining(1, 10), ragged_data(), rounds=1, cohort=10)
+    load = Workload.of(task(NETS[net]), 0, LocalTraining(1, 10), ragged_data(), 10)
     assert load.task is not None
     assert load.task.trainer_reasons == load.task.stack_reasons == []
 

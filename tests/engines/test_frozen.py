@@ -6,7 +6,7 @@ from ragged import PLANS, SGD, fitted, ragged_data, reasons_against, rows_of, ta
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked.way import StackWay

@@ -2,17 +2,22 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Semaphore, current_thread
 
 import pytest
 import torch
+from digits_experiment import digits
 from pretended_gpu import PretendedGPU, pretended
 from ragged import SIZES, ragged_data
 from test_on_gpu import CPU_PLAN, GPU_PLAN, engine_of
 from torch import Tensor
 from torch.testing import assert_close
 
+import lit_cfl
+from lit_cfl.algorithms import FedAvg
 from lit_cfl.data import Examples
+from lit_cfl.engines.choose_plan import choose_plan
 from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked import way as stack_way
@@ -158,3 +163,24 @@ def test_gpu_without_room_for_one_client_is_refused(monkeypatch: pytest.MonkeyPa
         pytest.warns(Notice, match="out of memory"),
     ):
         trained(engine_of("mlp", GPU_PLAN))
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_resumed_run_starts_with_the_lanes_that_fitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    card = SimpleNamespace(total_memory=2**34)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    monkeypatch.setattr(choose_plan, "count_gpus", lambda: 1)
+    lanes, whole = [], Engine._train
+
+    def train(self: Engine, *given: object) -> object:
+        lanes.append(self.plan.lanes)
+        return out_of_memory() if len(lanes) == 2 else whole(self, *given)
+
+    def run(rounds: int) -> None:
+        lit_cfl.run(digits(algorithm=FedAvg(), rounds=rounds, device="cuda"), tmp_path, mode="resume")
+
+    monkeypatch.setattr(Engine, "_train", train)
+    with pytest.warns(Notice, match="out of memory: .* and to 4 clients"):
+        run(1)
+    run(2)
+    assert lanes == [8, 8, 4, 4, 4]  # before each run, a check trains one client

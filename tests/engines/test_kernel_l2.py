@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils.parametrizations import weight_norm
 from torch.testing import assert_close
 
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.engine import Engine
-from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import weigh_losses

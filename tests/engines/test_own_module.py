@@ -20,8 +20,8 @@ from torch.testing import assert_close
 from lit_cfl.datamodules import ArrayData
 from lit_cfl.engines.check_module import require_module
 from lit_cfl.engines.check_task import require_trainable
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.engine import Engine
-from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.fingerprint import digest_of_constants
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan

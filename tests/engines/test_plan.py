@@ -6,24 +6,27 @@ from dataclasses import replace
 
 import pytest
 import torch
+from ragged import SHAPE, ragged_data
 from workloads import one_gpu, work
 
 from lit_cfl.cores import count_cores
 from lit_cfl.engines import choose_plan as rule
-from lit_cfl.engines.choose_plan import choose_plan
-from lit_cfl.engines.plan import Plan, PlanOptions
+from lit_cfl.engines.agreement import Trial
+from lit_cfl.engines.choose_plan import Workload, choose_plan
+from lit_cfl.engines.mini_batches import LocalTraining
+from lit_cfl.engines.plan import Plan, PlanOptions, RayRoom
 from lit_cfl.engines.stacked.way import StackWay
 from lit_cfl.engines.ways import WAYS
-from lit_cfl.engines.workload import RayRoom
 from lit_cfl.errors import InputError
+from lit_cfl.nets import MCLR
+from lit_cfl.tasks import Classification
 
 pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OMP_NUM_THREADS", "RAY_ADDRESS"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
 
 def test_plan_follows_its_rule():
@@ -37,6 +40,7 @@ def test_plan_follows_its_rule():
 
 
 def test_each_way_is_the_first_that_can(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Trial, "reason_against", lambda *_: None)
     for number, way in enumerate(WAYS):
         for other in WAYS:
             reason = "none of its business" if other in WAYS[:number] else None
@@ -53,46 +57,16 @@ def test_all_cores_are_used_from_a_million_parameters_on(
     assert choose_plan("ray", "cpu", "32-true", work(parameters)).threads == 1
 
 
-LONG = {"client_steps": 100_000, "rounds": 500, "cohort": 50}
-
-
-def test_long_runs_of_long_rounds_use_a_process_a_core(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rule, "count_cores", lambda: 16)
-    long = work(50_000, 5_000_000, **LONG)
-    plan = choose_plan("auto", "auto", "32-true", long)
-    assert plan == Plan("loop", "cpu", threads=1, workers=16)
-    assert choose_plan("auto", "cpu", "32-true", replace(long, cohort=10)).workers == 10
-    monkeypatch.setenv("OMP_NUM_THREADS", "4")
-    assert choose_plan("auto", "cpu", "32-true", long).workers == 4
-    # OMP_NUM_THREADS does not limit the workers if `ray` is asked for
-    assert choose_plan("ray", "cpu", "32-true", long).workers == 16
-    others = (
-        ("auto", replace(long, client_steps=99_999), None),
-        ("auto", work(10_000_000, 4_999_999, **LONG), None),
-        ("auto", replace(long, rounds=501), None),
-        ("auto", replace(long, cohort=1), None),
-        ("auto", long, PlanOptions(threads=1)),  # comparisons, studies and reproductions set threads to 1
-        ("loop", long, None),
-    )
-    assert not any(choose_plan(engine, "cpu", "32-true", load, options).workers for engine, load, options in others)
-    monkeypatch.setenv("RAY_ADDRESS", "auto")
-    assert choose_plan("auto", "cpu", "32-true", long).workers == 0
-    monkeypatch.delenv("RAY_ADDRESS")
-    monkeypatch.setattr(rule, "find_spec", lambda name: None)
-    assert choose_plan("auto", "cpu", "32-true", long).workers == 0
-
-
-@pytest.mark.parametrize(
-    ("multiply_adds", "workers"),
-    [(7_840, 0), (101_632, 0), (281_640, 0), (3_869_824, 2), (12_273_152, 2)],
-    ids=["MCLR", "MLP", "LeNet", "MNISTCNN", "CNN of 1.66 M"],
-)
-def test_nets_of_the_papers_use_workers_where_a_round_takes_a_second(
-    multiply_adds: int, workers: int, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(rule, "count_cores", lambda: 2)
-    load = work(50_000, multiply_adds, client_steps=300 * 1_200, rounds=300, cohort=20)
-    assert choose_plan("auto", "cpu", "32-true", load).workers == workers
+def test_workload_is_that_of_a_client_of_mean_size_and_of_a_cohort_of_clients_in_training():
+    data = ragged_data()
+    sizes = data.num_examples[data.population].double()
+    net = lambda: Classification(MCLR(SHAPE, data.examples.num_labels))  # noqa: E731
+    cohorts = [Workload.of(net, 0, LocalTraining(), data, cohort).cohort for cohort in (2, 20)]
+    assert cohorts == [2, len(sizes)]
+    task = Workload.of(net, 0, LocalTraining(), data, 2).task
+    assert task is not None
+    found = [task.batch_size(LocalTraining(1, size)) for size in ("full", 10**6, 3)]
+    assert found == [round(float(sizes.mean())), round(float(sizes.mean())), 3]
 
 
 @pytest.fixture
@@ -105,11 +79,10 @@ def one_core() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("one_core")
-def test_threads_and_workers_are_no_more_than_the_cores_of_a_job(monkeypatch: pytest.MonkeyPatch):
+def test_threads_are_no_more_than_the_cores_of_a_job(monkeypatch: pytest.MonkeyPatch):
     for name in ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"):
         monkeypatch.delenv(name, raising=False)
     assert choose_plan("auto", "cpu", "32-true", work(2_000_000)).threads == 1
-    assert choose_plan("ray", "cpu", "32-true", work(2_000_000)).workers == 1
     monkeypatch.setenv("OMP_PROC_BIND", "false")
     assert count_cores() == 1
     monkeypatch.setenv("OMP_PROC_BIND", "close")  # OpenMP then binds the thread that loads it to one core
@@ -131,12 +104,11 @@ def lanes_of(mib: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StackWay, "client_bytes", classmethod(lambda *_: int(mib * 2**20)))
 
 
-@pytest.mark.parametrize(("adds", "device"), [(0, "cuda:0"), (1, "cpu"), (9_999_999, "cpu"), (10_000_000, "cuda:0")])
-def test_small_runs_stay_on_the_cpu_unless_a_gpu_is_asked_for(adds: int, device: str, monkeypatch: pytest.MonkeyPatch):
+def test_auto_is_the_first_gpu(monkeypatch: pytest.MonkeyPatch):
+    assert choose_plan("auto", "auto", "32-true", work()).device == "cpu"
     one_gpu(monkeypatch)
-    load = work(7_850, adds, client_steps=1_000)  # 10 examples per client-step; 0 = unknown
-    assert choose_plan("auto", "auto", "32-true", load).device == device
-    assert choose_plan("auto", "cuda", "32-true", load).device == "cuda:0"
+    devices = [choose_plan("auto", asked, "32-true", work()).device for asked in ("auto", "cuda", "cpu")]
+    assert devices == ["cuda:0", "cuda:0", "cpu"]
 
 
 @pytest.mark.parametrize(

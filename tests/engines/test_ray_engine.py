@@ -27,8 +27,8 @@ from torch.testing import assert_close
 
 from lit_cfl.cores import count_cores
 from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.engine import Engine
-from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import cluster as ray_cluster

@@ -8,15 +8,13 @@ import torch
 from quadratic import ids
 from ragged import SHAPE, ragged_data
 
-from lit_cfl.engines.choose_plan import choose_plan
-from lit_cfl.engines.factory import build_engine, room_of_ray
+from lit_cfl.engines.choose_plan import Workload, build_engine, choose_plan, room_of_ray
 from lit_cfl.engines.mini_batches import LocalTraining
-from lit_cfl.engines.plan import Plan, PlanOptions
+from lit_cfl.engines.plan import Plan, PlanOptions, RayRoom
 from lit_cfl.engines.ray import cluster as ray_cluster
 from lit_cfl.engines.ray import engine as ray_engine
 from lit_cfl.engines.stacked.way import StackWay
 from lit_cfl.engines.task_protocol import TaskFactory
-from lit_cfl.engines.workload import RayRoom, Workload, measure_workload
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.nets import MLP
 from lit_cfl.tasks import Classification
@@ -38,7 +36,7 @@ def make() -> Classification:
 
 
 def load() -> Workload:
-    return measure_workload(make, 5, LocalTraining(2, 10), ragged_data(), rounds=10, cohort=4)
+    return Workload.of(make, 5, LocalTraining(2, 10), ragged_data(), 4)
 
 
 def forbidden(*given: object) -> None:
@@ -81,7 +79,7 @@ def test_cluster_without_a_gpu_is_noted_or_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(ray_cluster, "_room", lambda: [{"CPU": 4.0}, {"CPU": 8.0}])
     with pytest.warns(Notice, match="Ray's cluster has no GPU: clients train on CPUs"):
         assert room_of_ray("ray", "auto", PlanOptions()) == RayRoom(12, 0)
-    with pytest.raises(InputError, match="Ray has no GPU; use --device cpu or a cluster of GPUs"):
+    with pytest.raises(InputError, match="Ray has no CUDA device; use --device cpu or auto"):
         choose_plan("ray", "cuda", "32-true", load(), room=room_of_ray("ray", "cuda", None))
     monkeypatch.setattr(ray_cluster, "_room", lambda: [{"CPU": 4.0, "GPU": 0.5}, {"CPU": 8.0, "GPU": 2.0}])
     assert room_of_ray("ray", "cuda", None) == RayRoom(12, 3)  # half a GPU counts as room for one worker

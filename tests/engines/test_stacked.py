@@ -34,7 +34,7 @@ from lit_cfl.engines.stacked.lane_schedule import (
 from lit_cfl.engines.stacked.lane_steps import Lanes
 from lit_cfl.engines.stacked.products import StackedProducts
 from lit_cfl.engines.stacked.way import StackWay
-from lit_cfl.engines.workload import TaskTraits
+from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.nets import MCLR
 
 CASES = {

@@ -10,11 +10,9 @@ import pytest
 import torch
 from lightning import LightningModule
 from ragged import ragged_data, reasons_against
-from studies import base
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from lit_cfl.config.variants import build
 from lit_cfl.engines import agreement
 from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining

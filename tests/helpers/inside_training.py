@@ -14,11 +14,11 @@ from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.data import FederatedData
-from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.steps import load_library
+from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.engines.ways import get_way, reason_against
-from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.experiment import LocalTraining
 from lit_cfl.local_work import Fitted, LocalWork
 

@@ -8,15 +8,15 @@ from lightning import LightningModule
 from torch import Tensor, nn
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.engine import Engine
-from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plain_loop import LoopWay
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked.way import StackWay
 from lit_cfl.engines.task_protocol import build_module
+from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.engines.ways import reason_against
-from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.local_work import Budget, Fitted
 from lit_cfl.tasks import Classification
 

@@ -1,15 +1,15 @@
 """Workloads for the rule that chooses a plan: tasks of any size, and a simulated GPU."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from lightning import LightningModule
 from torch import nn
 
+from lit_cfl.engines.choose_plan import Workload
 from lit_cfl.engines.mini_batches import LocalTraining
-from lit_cfl.engines.workload import TaskTraits, Workload
+from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.tasks import Classification
 
@@ -29,16 +29,14 @@ class Hooked(Classification):
     def on_train_start(self) -> None: ...
 
 
-def traits(parameters: int = 7_850, multiply_adds: int = 0, kind: type[Classification] = Classification) -> TaskTraits:
-    """Returns the traits of a task with given numbers of parameters, and of multiply-adds per example."""
+def traits(parameters: int = 7_850, kind: type[Classification] = Classification) -> TaskTraits:
+    """Returns the traits of a task with the given number of parameters."""
     module: LightningModule = kind(Branching(parameters))
-    found = TaskTraits(module, ParameterLayout.of(module), (torch.zeros(8, 3), torch.zeros(8, dtype=torch.int64)), 100)
-    found.__dict__["multiply_adds"] = multiply_adds
-    return found
+    return TaskTraits(module, ParameterLayout.of(module), (torch.zeros(8, 3), torch.zeros(8, dtype=torch.int64)), 100)
 
 
-def work(parameters: int = 7_850, multiply_adds: int = 0, **options: Any) -> Workload:
-    return Workload(traits(parameters, multiply_adds), LocalTraining(1, 10), **options)
+def work(parameters: int = 7_850, cohort: int = 64) -> Workload:
+    return Workload(traits(parameters), LocalTraining(1, 10), cohort)
 
 
 def one_gpu(monkeypatch: pytest.MonkeyPatch, total: float = 79.1) -> None:

@@ -1,5 +1,6 @@
 """Tests the numbers that `--dry-run` prints."""
 
+import re
 from collections.abc import Callable
 from io import StringIO
 
@@ -116,6 +117,28 @@ def test_time_is_that_of_all_rounds_of_all_runs(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
+    ("cores", "seconds", "words", "processes"),
+    [
+        (4, 2.0, (), 4),
+        (16, 2.0, (), 8),  # there are 8 clients in a round
+        (4, 0.5, (), None),
+        (1, 2.0, (), None),
+        (4, 0.5, ("--algorithm", "FedEM", "--algorithm.num_clusters", "4"), 4),  # trains four models in a round
+        (4, 2.0, ("--engine", "trainer"), 4),
+    ],
+)
+def test_rays_workers_are_recommended_for_rounds_above_a_second(
+    cores: int, seconds: float, words: tuple[str, ...], processes: int | None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(dry_run, "count_cores", lambda: cores)
+    lines = shown(monkeypatch, lambda steps: (seconds * float(steps.sum()) / 40,) * 2, *TEN, *words)
+    found = re.fullmatch(
+        r"would train the clients of a round, which takes 2 s, in (\d+) processes", lines.get("engine: ray", "")
+    )
+    assert (found and int(found[1])) == processes
+
+
+@pytest.mark.parametrize(
     ("words", "minutes"),
     [
         (("FedEM", "--algorithm.num_clusters", "4"), 4),  # each client trains all models
@@ -141,6 +164,9 @@ def test_what_others_compute_is_timed_by_the_clock(plan: Plan, monkeypatch: pyte
     costing(monkeypatch, lambda steps: (float(steps.sum()), 0.001))
     monkeypatch.setattr(prepared.engine, "plan", plan)
     assert time_cohort(prepared) == (150, 150)
+    monkeypatch.setattr(dry_run, "count_cores", lambda: 4)
+    recommended = dry_run._use_of_ray(prepared, 1e6)
+    assert bool(recommended) == (plan.device == "cpu" and not plan.workers)
 
 
 def test_the_size_is_that_of_the_data_the_model_and_all_runs(monkeypatch: pytest.MonkeyPatch):

@@ -12,8 +12,8 @@ from ragged import LOCAL, PLANS, SHAPE, ragged_data, task
 from lit_cfl.activity import Activity
 from lit_cfl.algorithms import FedAvg, FedGroup, StoCFL
 from lit_cfl.datamodules import Digits
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.engine import Engine
-from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.plan import Plan
 from lit_cfl.experiment import Experiment
 from lit_cfl.nets import MCLR

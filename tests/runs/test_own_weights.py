@@ -10,7 +10,7 @@ from digits_experiment import digits
 from torch import Tensor, nn
 
 from lit_cfl import Experiment, load_run, run
-from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.fingerprint import digest_of_constants
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan

@@ -19,8 +19,8 @@ from lit_cfl import Experiment, load_run, run
 from lit_cfl.algorithms import IFCA, Algorithm, FedAvg, FedGroup, FlexCFL, StoCFL
 from lit_cfl.config.variants import load_experiment
 from lit_cfl.datamodules import Digits
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.engine import Engine
-from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError, Interrupted
 from lit_cfl.evaluation import EvaluationPlan, evaluate

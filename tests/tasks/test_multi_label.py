@@ -23,8 +23,8 @@ from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import outcomes_of
+from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.engines.ways import get_way
-from lit_cfl.engines.workload import TaskTraits
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.local_work import Budget

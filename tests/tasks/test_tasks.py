@@ -23,8 +23,8 @@ from lit_cfl.datamodules.partition import IID, Dirichlet
 from lit_cfl.datamodules.shift import LabelDrift, SwapPart
 from lit_cfl.datamodules.skew import LabelShifts
 from lit_cfl.engines.check_task import require_trainable
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.engine import Engine
-from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import outcomes_of

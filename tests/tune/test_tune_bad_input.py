@@ -84,13 +84,13 @@ def test_the_mistake_is_named_at_once_and_no_file_is_left(
 def test_a_gpu_is_not_asked_for_by_number_where_ray_gives_each_trial_one(
     resources: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ):
-    monkeypatch.setattr("lit_cfl.engines.choose_device.count_gpus", lambda: 2)
+    monkeypatch.setattr("lit_cfl.engines.choose_plan.count_gpus", lambda: 2)
     assert typed(study_file(tmp_path, base=base(device="cuda:1"), resources=resources)) == 2
     assert "device is 'cuda:1', but a trial sees one GPU, which is cuda:0 there: give cuda" in capsys.readouterr().err
 
 
 def test_trials_do_not_share_a_gpu_that_nobody_divides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
-    monkeypatch.setattr("lit_cfl.engines.choose_device.count_gpus", lambda: 1)
+    monkeypatch.setattr("lit_cfl.engines.choose_plan.count_gpus", lambda: 1)
     assert typed(study_file(tmp_path)) == 2
     message = "resources.gpus is 0, but trials would all train on cuda:0; give each a share of a GPU"
     assert message in capsys.readouterr().err

@@ -19,7 +19,7 @@ from lit_cfl.engines.stacked.lane_memory import lane_bytes
 from lit_cfl.engines.stacked.lane_schedule import LaneTables, busy_lanes, make_tables, width_for, widths_of
 from lit_cfl.engines.stacked.lane_steps import Lanes, LaneWork, Steps
 from lit_cfl.engines.stacked.stackable_layers import replace_unstackable_layers
-from lit_cfl.engines.workload import TaskTraits
+from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.errors import Notice
 from lit_cfl.parameters import ParameterLayout, copy_sharing_frozen
 
