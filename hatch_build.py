@@ -28,7 +28,7 @@ def compile_steps(source: Path, folder: Path) -> list[Path]:
     if compiler is None:
         return []
     digest, built = blake2b(source.read_bytes(), digest_size=16).hexdigest(), []
-    options = ["-O3", "-fno-math-errno", "-std=c++17", "-shared", "-fPIC", f'-DSOURCE="{digest}"']
+    options = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-std=c++17", "-shared", "-fPIC", f'-DSOURCE="{digest}"']
     for kind, own in KINDS.items():
         with TemporaryDirectory(dir=folder) as made:
             file = Path(made) / f"steps-{kind}.lib"  # as .so Python would take it for one of its modules
