@@ -31,7 +31,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize(
     ("options", "engine", "precision"),
     [
-        ({}, "chain", "32-true"),
+        ({}, "stack", "32-true"),
         ({"engine": "trainer"}, "trainer", "32-true"),
         ({"precision": "16-mixed"}, "trainer", "16-mixed"),
     ],

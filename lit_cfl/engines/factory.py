@@ -5,12 +5,16 @@ import warnings
 from lightning import LightningModule
 
 from lit_cfl.engines.base import Engine
+from lit_cfl.engines.chain import find_chain
 from lit_cfl.engines.plain_loop import LoopWay
 from lit_cfl.engines.plan import REFERENCE, EngineOption, Plan, PlanOptions
+from lit_cfl.engines.steps import REMEDY, load_library
 from lit_cfl.engines.training_options import LocalTraining, TaskFactory
 from lit_cfl.engines.ways import reason_against, trial_of
 from lit_cfl.engines.workload import RayRoom, Workload
 from lit_cfl.errors import Notice, count_noun
+
+_LONG = 100_000  # number of client-steps from which a run lasts: in PyTorch, half a minute for the smallest nets
 
 
 def build_engine(
@@ -51,7 +55,7 @@ def room_of_ray(engine: EngineOption, device: str, options: PlanOptions | None) 
 
 
 def warn_of_slowness(asked: str, plan: Plan, workload: Workload) -> None:
-    """Warns if clients are trained by the slower `trainer`, with the reason."""
+    """Warns if clients are trained by the slower `trainer`, or a long run has no compiled steps, with the reason."""
     task = workload.task
     if task is None or trial_of(task, workload.local).fails:  # the checks before training report it
         return
@@ -62,3 +66,11 @@ def warn_of_slowness(asked: str, plan: Plan, workload: Workload) -> None:
             Notice,
             stacklevel=2,
         )
+    elif (asked, plan.engine, plan.device) == ("auto", "loop", "cpu") and workload.client_steps >= _LONG:
+        library, reason = load_library()
+        if library is None and find_chain(task.module, task.layout, task.batch) is not None:
+            warnings.warn(
+                f"compiled steps would train this net several times as fast, but {reason}; {REMEDY}",
+                Notice,
+                stacklevel=2,
+            )

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from digits_experiment import digits
-from ragged import LOCAL, PLANS, SHAPE, fitted, in_groups, ragged_data, rows_of, task
+from ragged import LOCAL, PLANS, SHAPE, fitted, in_groups, rows_of, task
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 from torch.optim import lr_scheduler as pytorch
 from torch.testing import assert_close
 
 import lit_cfl
-from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.lr_schedule import ChainedSchedule, RoundRates, SequentialSchedule
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.training_options import LocalTraining
@@ -89,12 +88,12 @@ QUARTERED = {
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("name", "plan"), list(product(QUARTERED, [*PLANS, "chain"])))
+@pytest.mark.parametrize(("name", "plan"), list(product(QUARTERED, PLANS)))
 def test_every_engine_trains_with_the_rates_of_the_round(name: str, plan: str):
     """After two rounds that halve the learning rates, training equals that with a quarter of the rates."""
     optimizer, at_quarter = QUARTERED[name]
     net = lambda: MLP(12, SHAPE, 10)  # noqa: E731
-    how = replace(PLANS.get(plan, Plan("chain")), precision="64-true")
+    how = replace(PLANS[plan], precision="64-true")
     local = replace(LOCAL, lr_schedule=HALVED, gradient_clip=0.5)
     found, _ = fitted(task(net, optimizer), how, local=local, prox=0.3)
     expected, _ = fitted(task(net, at_quarter), how, local=replace(local, lr_schedule=None), prox=0.3)
@@ -107,28 +106,6 @@ def _with_rates(optimizer: Optimizer, *rates: float) -> Optimizer:
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
     return optimizer
-
-
-@pytest.mark.parametrize("plan", ["chain", "4 lanes"])
-def test_rates_change_from_round_to_round_in_one_engine(plan: str):
-    how = replace(PLANS.get(plan, Plan("chain")), precision="64-true")
-    local, data, clients = replace(LOCAL, lr_schedule=HALVED), ragged_data(), torch.arange(6)
-    engine, reference = (
-        build_engine(MLP12, how, 5, local),
-        build_engine(MLP12, Plan("trainer", precision="64-true"), 5, local),
-    )
-    models = engine.initial(0)[None]
-    for round in (0, 3, 1):
-        expected = reference.at(round, data).fit(models, clients)
-        assert_close(rows_of(engine.at(round, data).fit(models, clients)), rows_of(expected), rtol=0, atol=1e-12)
-
-
-def test_plain_sgd_in_dual_form_has_the_rates_too():
-    """Clients with few examples and many steps train their first layer in dual form."""
-    local = LocalTraining(40, 2, lr_schedule=HALVED)
-    found, _ = fitted(MLP12, Plan("chain", precision="64-true"), local=local)
-    expected, _ = fitted(MLP12, Plan("loop", precision="64-true"), local=local)
-    assert_close(rows_of(found), rows_of(expected), rtol=0, atol=1e-11)
 
 
 @pytest.mark.ray
