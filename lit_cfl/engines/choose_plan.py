@@ -9,7 +9,7 @@ The rule reads the task, the options, the amount of work and the kind of hardwar
   part of the plan is set explicitly. There is one per core, or one per GPU, but at most one per client of a cohort;
 * lanes: clients that train together on a GPU: one per client of a cohort, in multiples of 8; at most what fits
   a quarter of its memory (in whole GiB; 16 if only Ray's workers see a GPU), and at most 256, or up to 4,096 if they
-  have at most 64 million parameters together. 1 on a CPU, where the stacks of `chain` follow from its caches;
+  have at most 64 million parameters together. 1 on a CPU;
 * threads: 1 below a million parameters (a second thread does not speed up an MLP of 100,000), else all cores; Ray's
   workers have one each; never more than `OMP_NUM_THREADS`;
 * rows_mib: 1024.
