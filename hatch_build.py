@@ -1,7 +1,7 @@
 """Compiles `lit_cfl/engines/steps.cpp` when the package is built; in a checkout, run `python hatch_build.py`.
 
-Without a C++ compiler the package is installed as well, and trains with PyTorch only. The compiler is $CXX, c++, g++ or
-clang++.
+Without a C++ compiler the package is installed as well, and trains small nets more slowly, by `loop`. The compiler is
+$CXX, c++, g++ or clang++. Messages are in the output of `pip install -v`.
 """
 
 import os
@@ -23,18 +23,26 @@ KINDS = {
 
 
 def compile_steps(source: Path, folder: Path) -> list[Path]:
-    """Compiles the source into a folder, once for each kind of processor that the compiler supports."""
+    """Compiles the source into a folder, once for each kind of processor that the compiler supports.
+
+    Prints why nothing, or not each of them, was compiled.
+    """
     compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", ""), "c++", "g++", "clang++"))), None)
     if compiler is None:
+        print("no C++ compiler was found, so small nets will train slowly; install g++ or clang++", file=sys.stderr)
         return []
     digest, built = blake2b(source.read_bytes(), digest_size=16).hexdigest(), []
-    options = ["-O3", "-fno-math-errno", "-std=c++17", "-shared", "-fPIC", f'-DSOURCE="{digest}"']
+    options = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-std=c++17", "-shared", "-fPIC", f'-DSOURCE="{digest}"']
     for kind, own in KINDS.items():
         with TemporaryDirectory(dir=folder) as made:
             file = Path(made) / f"steps-{kind}.lib"  # as .so Python would take it for one of its modules
             command = [compiler, *options, *own, str(source), "-o", str(file)]
-            if subprocess.run(command, capture_output=True, check=False).returncode == 0:  # noqa: S603  # our own words
+            done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # our own words
+            if done.returncode == 0:
                 built.append(file.replace(folder / file.name))  # a process that has loaded the earlier one keeps it
+            else:
+                lines = [line for line in done.stderr.splitlines() if "error" in line] or [f"error {done.returncode}"]
+                print(f"{compiler} cannot compile {source.name} for {kind}: {lines[0]}", file=sys.stderr)
     return built
 
 
@@ -61,5 +69,5 @@ else:
 
 if __name__ == "__main__":
     found = main(Path(__file__).parent)
-    print("\n".join(map(str, found)) or "no C++ compiler was found, or it cannot compile steps.cpp", file=sys.stderr)
+    print("\n".join(map(str, found)))
     sys.exit(not found)

@@ -7,7 +7,6 @@ Every row is printed at once, and written to FILE.json or to $OUT/gpu.json. With
 core. The parts, most important first:
 
 * parity: models, losses and gradients against a loop on the CPU: the largest difference, relative to the change;
-* chain: cohorts of nets of fully connected layers, float32 and TF32;
 * graphs: steps of a cohort in CUDA graphs, float32 and TF32; eager: without graphs, and one client after another;
 * evaluation: losses of four models; memory: per client, and relative to the estimate of `lane_memory.py`;
 * refused: a loss that cannot be captured, and a capture after it; deterministic: whether two fits have the same bits;
@@ -50,7 +49,7 @@ from lit_cfl.nets import MCLR, MLP, VGG16, Sent140LSTM
 from lit_cfl.tasks import Classification
 
 COLUMNS = ("part", "net", "what", "result", "unit", "note")
-WAYS = ("stack", "loop", "trainer")  # ways that train every net; chains also have their own way
+WAYS = ("stack", "loop", "trainer")
 GREY, COLOUR, BATCH = [1, 28, 28], [3, 32, 32], 10
 Row = dict[str, Any]
 
@@ -84,15 +83,6 @@ class Case:
     epochs: int = 10
     shape: tuple[int, ...] = (1, 28, 28)
     kind: type[Classification] = Classification
-    is_chain: bool = False
-
-    @property
-    def ways(self) -> tuple[str, ...]:
-        return ("chain",) * self.is_chain + WAYS
-
-    @property
-    def stacked_ways(self) -> tuple[str, ...]:
-        return ("chain",) * self.is_chain + ("stack",)
 
     def task(self) -> Classification:
         return self.kind(self.net(), partial(torch.optim.SGD, lr=0.03))
@@ -116,9 +106,9 @@ class Case:
 
 
 CASES = {
-    "MCLR": Case(partial(MCLR, GREY, 10), 1024, is_chain=True),
-    "MLP": Case(partial(MLP, 128, GREY, 10), is_chain=True),
-    "MLP 2,048": Case(partial(MLP, 2048, GREY, 10), 128, epochs=2, is_chain=True),
+    "MCLR": Case(partial(MCLR, GREY, 10), 1024),
+    "MLP": Case(partial(MLP, 128, GREY, 10)),
+    "MLP 2,048": Case(partial(MLP, 2048, GREY, 10), 128, epochs=2),
     "CNN": Case(build_cnn, 128, epochs=1),
     "VGG16": Case(partial(VGG16, batch_norm=True, input_shape=COLOUR, num_labels=10), 24, 50, 1, (3, 32, 32)),
     "LSTM": Case(partial(Sent140LSTM, [28, 28], 10), 128, epochs=1, shape=(28, 28)),
@@ -165,32 +155,22 @@ class Bench:
         clients = torch.tensor([4, 0, 5, 2, 1])
         for precision, (name, case) in product(("32-true", "64-true"), self.cases.items()):
             # 25 images: the last mini-batch is short
-            few = replace(case, clients=6, epochs=4 if case.is_chain else 1, images=25)
+            few = replace(case, clients=6, epochs=min(4, case.epochs), images=25)
             data, expected = few.data(6), few.engine("loop", "cpu", precision)
             start = expected.initial(0)
             wanted = expected.at(1, data).fit(start[None], clients).rows
-            for way in case.ways:
+            for way in WAYS:
                 engine = few.engine(way, self.device, precision, lanes=4)
                 rows = engine.at(1, data).fit(start[None], clients).rows
                 yield make_row(name, f"{way}, {precision}", measure_difference(rows, wanted, start), "of the change")
             losses = [one.losses_of_all(start[None], data.train[0], data) for one in (engine, expected)]
             largest = float((losses[0] - losses[1]).abs().max())
             yield make_row(name, f"losses, {precision}", largest, "nats")
-            for way in case.stacked_ways:
-                both = few.engine(way, self.device, precision), expected
-                slopes = measure_difference(
-                    *(one.at(1, data).gradients(start, clients) for one in both), torch.zeros_like(start)
-                )
-                yield make_row(name, f"gradients, {way}, {precision}", slopes, "of all")
-
-    def chain(self) -> Iterator[Row]:
-        for precision in ("32-true", "tf32"):
-            set_up_torch(Plan("chain", self.device, precision), False)
-            for name, case in self.cases.items():
-                for clients in (case.clients, 4 * case.clients) if case.is_chain else ():
-                    for epochs in (case.epochs, 1):
-                        yield self.figure(name, replace(case, clients=clients, epochs=epochs), "chain", precision)
-        set_up_torch(Plan("chain", self.device), False)
+            both = few.engine("stack", self.device, precision), expected
+            slopes = measure_difference(
+                *(one.at(1, data).gradients(start, clients) for one in both), torch.zeros_like(start)
+            )
+            yield make_row(name, f"gradients, stack, {precision}", slopes, "of all")
 
     def graphs(self) -> Iterator[Row]:
         for precision in ("32-true", "tf32"):
@@ -216,7 +196,7 @@ class Bench:
 
     def evaluation(self) -> Iterator[Row]:
         for name, case in self.cases.items():
-            engine, data = case.engine(case.ways[0] if case.is_chain else "loop", self.device), case.data(case.clients)
+            engine, data = case.engine("loop", self.device), case.data(case.clients)
             models, index = torch.stack([engine.initial(number) for number in range(4)]), data.train.entries
             seconds = self.seconds(partial(engine.losses_of_all, models, index, data))
             yield make_row(name, "losses of 4", 1e6 * seconds / len(index) / 4, "us per example")
@@ -244,12 +224,11 @@ class Bench:
     def deterministic(self) -> Iterator[Row]:
         set_up_torch(Plan("stack", self.device), True)
         for name, case in self.cases.items():
-            for way in case.stacked_ways:
-                few, found = replace(case, clients=4, epochs=2), []
-                for _ in range(2):
-                    engine = few.engine(way, self.device)
-                    found.append(engine.at(1, few.data(4)).fit(engine.initial(0)[None], torch.arange(4)).rows)
-                yield {"net": name, "what": way, "note": "the same bits" if torch.equal(*found) else "OTHER bits"}
+            few, found = replace(case, clients=4, epochs=2), []
+            for _ in range(2):
+                engine = few.engine("stack", self.device)
+                found.append(engine.at(1, few.data(4)).fit(engine.initial(0)[None], torch.arange(4)).rows)
+            yield {"net": name, "what": "stack", "note": "the same bits" if torch.equal(*found) else "OTHER bits"}
         set_up_torch(Plan("stack", self.device), False)
 
     def host(self) -> Iterator[Row]:
@@ -289,7 +268,6 @@ class Bench:
 
 PARTS = (
     "parity",
-    "chain",
     "graphs",
     "eager",
     "evaluation",

@@ -293,7 +293,7 @@ class Experiment:
         """Chooses the plan on this machine: explicit options are kept, and the rest follows from the workload."""
         room = room_of_ray(self.engine, self.device, self.plan)
         plan = choose_plan(self.engine, self.device, self.precision, work, self.plan, room)
-        warn_of_slowness(self.engine, plan, work)
+        warn_of_slowness(self.engine, plan, work, self.rounds * work.cohort)
         return plan
 
     def with_options(self, **options: Any) -> "Experiment":

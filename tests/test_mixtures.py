@@ -25,7 +25,6 @@ from lit_cfl.datamodules import Digits
 from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.scorer import Scorer
 from lit_cfl.engines.task_protocol import TaskFactory, mixed_outcomes_of
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan, SplitScores, score_clients
@@ -36,7 +35,7 @@ from lit_cfl.storage import read_table
 from lit_cfl.tasks import Classification, MultiLabel
 from lit_cfl.tracking.artifacts import cluster_models
 
-WAYS = {name: Plan(name, precision="64-true") for name in ("trainer", "loop", "stack", "chain")}
+WAYS = {name: Plan(name, precision="64-true") for name in ("trainer", "loop", "stack")}
 WEIGHTS = torch.tensor([[0.5, 0.3, 0.2], [0.0, 1.0, 0.0], [0.1, 0.2, 0.7]], dtype=torch.float64)
 CLIENTS = ids(5, 2, 3)
 SGD = partial(torch.optim.SGD, lr=0.1)
@@ -73,8 +72,6 @@ NETS: dict[str, TaskFactory] = {
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize("way", WAYS)
 def test_probabilities_are_mixed_with_the_weights_of_the_client(way: str, name: str):
-    if (way, name) == ("chain", "cnn"):
-        return  # chains have only fully connected layers
     data = as_test(ragged_data())
     found = scored(NETS[name], WAYS[way], data)
     for position, client in enumerate(CLIENTS.tolist()):
@@ -99,7 +96,7 @@ def test_a_score_of_sets_reads_the_mixed_probabilities():
         return Classification(MCLR(SHAPE, 10), SGD, scores=[SetScore("largest", function=largest)])
 
     data = as_test(ragged_data())
-    found = scored(make, WAYS["chain"], data)
+    found = scored(make, WAYS["loop"], data)
     inputs, _ = data.examples.batch(data.train[5], torch.float64)
     mixed = sum(w * out.softmax(1) for w, out in zip(WEIGHTS[0], outputs(make, inputs), strict=True))
     assert float(found.of_clients()[0]) == pytest.approx(float(mixed.max(1).values.mean()), rel=1e-12)
@@ -165,38 +162,6 @@ def test_clients_that_share_examples_are_scored_with_their_own_weights():
     together = scored(NETS["linear"], WAYS["loop"], replace(data, test=shared))
     assert torch.equal(alone.loss, together.loss)
     assert len(together.loss.unique()) == 3
-
-
-class OwnForward(Classification):
-    """Task whose outputs are probabilities, while its losses use the net's logits."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.net(inputs).softmax(1)
-
-    def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        return nn.functional.cross_entropy(self.net(batch[0]), batch[1], reduction="none")
-
-    def outcomes(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-        shares = self(batch[0])
-        return -shares.gather(1, batch[1][:, None])[:, 0].log(), shares.argmax(1) == batch[1]
-
-    def mix_outputs(self, outputs: Tensor, weights: Tensor) -> Tensor:
-        return torch.einsum("kno,nk->no", outputs, weights.to(outputs.dtype))
-
-
-def test_a_chain_whose_forward_returns_something_else_is_mixed_by_the_module():
-    data = as_test(ragged_data())
-    expected = scored(NETS["linear"], WAYS["loop"], data)
-    found = scored(lambda: OwnForward(MCLR(SHAPE, 10), SGD), WAYS["chain"], data)
-    assert_close(found.loss, expected.loss, rtol=1e-12, atol=0)
-
-
-def test_a_chain_mixes_without_its_module(monkeypatch: pytest.MonkeyPatch):
-    calls = []
-    plain = Scorer._mixed_outcomes
-    monkeypatch.setattr(Scorer, "_mixed_outcomes", lambda *given: calls.append(len(given[3][1])) or plain(*given))
-    scored(NETS["mlp with a penalty"], WAYS["chain"], as_test(ragged_data()))
-    assert calls == []
 
 
 def test_a_module_with_a_forward_of_its_own_keeps_it():
@@ -353,8 +318,8 @@ def test_workers_mix_as_one_process_does(cluster: None, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(ray_engine, "_HAND_OVER_PAYS", 0)
     data = as_test(ragged_data())
-    expected = scored(NETS["with a score of sets"], WAYS["chain"], data)
-    found = scored(NETS["with a score of sets"], replace(WAYS["chain"], workers=2), data)
+    expected = scored(NETS["with a score of sets"], WAYS["loop"], data)
+    found = scored(NETS["with a score of sets"], replace(WAYS["loop"], workers=2), data)
     assert torch.equal(found.loss, expected.loss)
     assert torch.equal(found.sums, expected.sums)
 

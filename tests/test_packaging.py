@@ -106,7 +106,7 @@ def test_what_is_launched_holds_each_module_once_and_the_compiled_steps():
     assert {place for place in found if place.endswith(".py")} == modules()
     steps = {f"lit_cfl/engines/{file.name}" for file in (ROOT / "lit_cfl" / "engines").glob("steps*.*")}
     assert "lit_cfl/engines/steps.cpp" in steps
-    assert steps <= found.keys()  # otherwise a job trains by PyTorch alone, which is slower and sums differently
+    assert steps <= found.keys()  # otherwise a job trains without compiled steps, which is slower and sums differently
     assert len({file.resolve() for file in found.values()}) == len(found)
 
 

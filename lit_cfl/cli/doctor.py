@@ -71,9 +71,10 @@ def _kernels() -> str:
 
 
 def _chains() -> str:
-    from lit_cfl.engines.steps import load_library
+    from lit_cfl.engines.steps import REMEDY, load_library
 
-    return f"small nets on a CPU: {load_library()[1]}"
+    library, words = load_library()
+    return words if library is not None else f"NOT compiled ({words}): small nets train slowly on a CPU; {REMEDY}"
 
 
 def _wandb() -> str:

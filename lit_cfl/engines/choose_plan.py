@@ -26,16 +26,19 @@ from lightning import LightningModule
 from lit_cfl.cores import count_cores
 from lit_cfl.data import FederatedData
 from lit_cfl.devices import count_gpus, gib_of_gpu
+from lit_cfl.engines.chain import find_chain
 from lit_cfl.engines.check_module import require_module
 from lit_cfl.engines.cohort import TrainingWay
 from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import REFERENCE, EngineOption, Plan, PlanOptions, Precision, RayRoom
+from lit_cfl.engines.steps import REMEDY, load_library
 from lit_cfl.engines.task_protocol import TaskFactory, build_module
 from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.engines.ways import WAYS, get_way, reason_against, trial_of
 from lit_cfl.errors import InputError, Notice, count_noun
 
+_LONG = 2_000  # number of fits from which a run lasts: in PyTorch, half a minute for the smallest nets
 _SMALL_MODEL = 1_000_000  # number of parameters from which several threads pay off
 _MOST_LANES, _SMALL_NETS_LANES, _PARAMETERS_OF_LANES = 256, 4_096, 64_000_000
 _SHARE_OF_GPU = 4  # stacks may take 1/4 of a GPU's memory
@@ -206,14 +209,24 @@ def room_of_ray(engine: EngineOption, device: str, options: PlanOptions | None) 
     return room
 
 
-def warn_of_slowness(asked: str, plan: Plan, workload: Workload) -> None:
-    """Warns if clients are trained by the slower `trainer`, with the reason."""
+def warn_of_slowness(asked: str, plan: Plan, workload: Workload, fits: int) -> None:
+    """Warns if clients are trained by the slower `trainer`, or a long run has no compiled steps, with the reason.
+
+    Args:
+        fits: Number of times that a client is trained in the run.
+    """
     task, local = workload.task, workload.local
     if task is None or trial_of(task, local).fails:  # the checks before training report it
         return
+    notice = None
     if asked != REFERENCE and plan.engine == REFERENCE:
         reason = reason_against(get_way("loop"), task, plan.device, plan.precision, local)
         notice = f"clients are trained by lightning.Trainer, which is slower, for this reason: {reason}"
+    elif (asked, plan.engine, plan.device) == ("auto", "loop", "cpu") and fits >= _LONG:
+        library, reason = load_library()
+        if library is None and find_chain(task.module, task.layout, task.batch) is not None:
+            notice = f"compiled steps would train this net several times as fast, but {reason}; {REMEDY}"
+    if notice:
         warnings.warn(notice, Notice, stacklevel=2)
 
 

@@ -222,7 +222,7 @@ def as_tensor(rows: Any) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("way", ["trainer", "loop", "stack", "chain"])
+@pytest.mark.parametrize("way", ["trainer", "loop", "stack"])
 def test_weights_models_and_scores_are_those_of_the_published_code(way: str):
     ours, data, algorithm = engine(way), clients(), FedEM(2, newcomer_steps=1)
     state, _ = algorithm.init(ours.at(0, data), rng())

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from compiled_steps import steps_of
 
 from lit_cfl.cli import doctor
 from lit_cfl.cli.main import main
@@ -84,3 +85,10 @@ def test_doctor_says_where_runs_are_recorded(
     monkeypatch.setattr(service, "has_key", lambda: key)
     monkeypatch.setattr(service, "read_wandb_mode", lambda: mode)
     assert printed(capsys)["wandb"].endswith(f", {expected}")
+
+
+def test_doctor_says_what_to_install_for_compiled_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    with steps_of(tmp_path):
+        found = printed(capsys)["chains"]
+    assert found.startswith("NOT compiled (there was no C++ compiler")
+    assert "small nets train slowly on a CPU; install g++ or clang++" in found

@@ -451,7 +451,7 @@ def test_what_only_a_trainer_can_train_is_named(module: Callable, reason: str):
         against = get_way(way).reason_against(load.task, "cuda:0", "32-true", load.local)
         assert against == load.task.trainer_reasons[0]
     with pytest.warns(Notice, match=f"trained by lightning.Trainer, which is slower, for this reason: {reason}"):
-        warn_of_slowness("auto", Plan("trainer"), load)
+        warn_of_slowness("auto", Plan("trainer"), load, 1)
 
 
 @pytest.mark.parametrize("net", NETS)

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from digits_experiment import digits
-from ragged import LOCAL, PLANS, SHAPE, fitted, in_groups, ragged_data, rows_of, task
+from ragged import LOCAL, PLANS, SHAPE, fitted, in_groups, rows_of, task
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 from torch.optim import lr_scheduler as pytorch
 from torch.testing import assert_close
 
 import lit_cfl
-from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.lr_schedule import RoundRates, SequentialSchedule
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
@@ -103,25 +102,6 @@ def _with_rates(optimizer: Optimizer, *rates: float) -> Optimizer:
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
     return optimizer
-
-
-@pytest.mark.parametrize(
-    ("plan", "local", "tolerance"),
-    [
-        (replace(PLANS["4 lanes"], precision="64-true"), LOCAL, 1e-12),
-        (Plan("chain"), LOCAL, 1e-6),  # float32
-        (Plan("chain"), LocalTraining(10, 2), 1e-5),  # few examples and many steps, so the first layer is in dual form
-    ],
-)
-def test_rates_change_from_round_to_round_in_one_engine(plan: Plan, local: LocalTraining, tolerance: float):
-    local, data, clients = replace(local, lr_schedule=HALVED), ragged_data(), torch.arange(6)
-    engine = build_engine(MLP12, plan, 5, local)
-    reference = build_engine(MLP12, Plan("loop", precision="64-true"), 5, local)
-    models = engine.initial(0)[None]
-    for round in (0, 3, 1):
-        expected = rows_of(reference.at(round, data).fit(models.double(), clients))
-        found = rows_of(engine.at(round, data).fit(models, clients)).double()
-        assert_close(found, expected, rtol=0, atol=tolerance)
 
 
 @pytest.mark.ray

@@ -114,7 +114,7 @@ def require_those_of_each_generator() -> None:
             assert torch.equal(found[start:stop], torch.cat([found[:0], *expected]))
 
 
-@pytest.mark.parametrize("library", [load_library(), (None, "PyTorch alone")], ids=["compiled", "PyTorch"])
+@pytest.mark.parametrize("library", [load_library(), (None, "none")], ids=["compiled", "PyTorch"])
 def test_each_client_gets_the_permutations_of_its_own_generator_one_after_the_other(library, monkeypatch):
     monkeypatch.setattr(compiled, "load_library", lambda: library)
     require_those_of_each_generator()

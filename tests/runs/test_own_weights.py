@@ -83,13 +83,13 @@ def test_worker_whose_steps_round_differently_does_no_work(monkeypatch: pytest.M
     engine = build_engine(task, Plan(), 0, LocalTraining())
     constants = digest_of_constants(engine.template, engine.layout)
     monkeypatch.setattr(worker.ray, "get", lambda reference: reference)
-    monkeypatch.setattr(worker, "describe_steps", lambda: "PyTorch alone")
-    for steps in ("", "PyTorch alone"):  # "" = any steps
+    monkeypatch.setattr(worker, "describe_steps", lambda: "without compiled steps")
+    for steps in ("", "without compiled steps"):  # "" = any steps
         spec = worker.EngineSpec(task, Plan(), 0, LocalTraining(), constants=constants, steps=steps)
         assert worker.Worker([])._get_engine(spec).layout == engine.layout
     spec = worker.EngineSpec(task, Plan(), 0, LocalTraining(), constants=constants, steps="compiled for AVX2")
     with pytest.raises(
-        InputError, match=r"would train small nets differently \(PyTorch alone\) .* \(compiled for AVX2\)"
+        InputError, match=r"would train small nets differently \(without compiled steps\) .* \(compiled for AVX2\)"
     ):
         worker.Worker([])._get_engine(spec)
 

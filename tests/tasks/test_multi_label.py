@@ -1,6 +1,5 @@
 """Tests MultiLabel: losses and scores against hand-worked values, equality in every engine, and a whole run."""
 
-from dataclasses import replace
 from functools import partial
 from math import exp, isnan, log1p, nan
 from pathlib import Path
@@ -9,9 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ragged import PLANS, SGD, SHAPE, fitted, ragged_data, rows_of
 from torch import Tensor, nn
-from torch.testing import assert_close
 
 from lit_cfl import Experiment, run
 from lit_cfl.algorithms import IFCA, FedAvg, FlexCFL
@@ -23,12 +20,10 @@ from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import outcomes_of
-from lit_cfl.engines.task_traits import TaskTraits
-from lit_cfl.engines.ways import get_way
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.local_work import Budget
-from lit_cfl.nets import MCLR, MLP, MNISTCNN
+from lit_cfl.nets import MCLR
 from lit_cfl.scores import Score
 from lit_cfl.storage import read_table
 from lit_cfl.tasks import Classification, MultiLabel, Regression
@@ -97,43 +92,6 @@ def test_wrong_names_are_refused_with_the_known_ones(names: list[Any], message: 
 def test_a_label_that_does_not_exist_is_refused(name: str):
     with pytest.raises(InputError, match=f"the score '{name}' is of label 3, but labels are 0 to 2"):
         of(name)
-
-
-# The same in every engine
-
-
-def several(labels: int = 4) -> FederatedData:
-    data = ragged_data()
-    rng = torch.Generator().manual_seed(1)
-    of_each = torch.rand(len(data.examples), labels, generator=rng) < 0.4
-    return replace(data, examples=replace(data.examples, labels=of_each, num_labels=0))
-
-
-NETS = {"linear": lambda: MCLR(SHAPE, 4), "mlp": lambda: MLP(12, SHAPE, 4), "cnn": lambda: MNISTCNN(SHAPE, 4)}
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("plan", ["chain", *(name for name in PLANS if name != "trainer")])
-@pytest.mark.parametrize("net", NETS)
-def test_every_engine_gives_the_trainers_result(net: str, plan: str):
-    if (net, plan) == ("cnn", "chain"):
-        traits = TaskTraits.of(MultiLabel(NETS[net](), SGD), several())
-        assert get_way("chain").reason_against(traits, "cpu", "64-true", LocalTraining()) is not None
-        return
-    make, precise = lambda: MultiLabel(NETS[net](), SGD), "64-true"
-    expected, _ = fitted(make, Plan("trainer", precision=precise), data=several())
-    chosen = replace(PLANS.get(plan, Plan("chain")), precision=precise)
-    found, engine = fitted(make, chosen, data=several(), prox=0.0)
-    assert_close(rows_of(found), rows_of(expected), rtol=0, atol=1e-12)
-    assert_close(found.losses, expected.losses, rtol=0, atol=1e-12, equal_nan=True)
-    assert (rows_of(found)[3] - engine.initial(1)).norm() > 0.01
-
-
-@pytest.mark.parametrize("net", ["linear", "mlp"])
-def test_chain_is_the_way_by_rule_for_fully_connected_nets(net: str):
-    traits = TaskTraits.of(MultiLabel(NETS[net](), SGD), several())
-    for precision in ("32-true", "bf16-mixed"):
-        assert get_way("chain").reason_against(traits, "cpu", precision, LocalTraining()) is None
 
 
 # Whole runs
