@@ -27,7 +27,7 @@ from lit_cfl.devices import gib_of_gpu
 from lit_cfl.engines.choose_device import device_of_ray, resolve_device
 from lit_cfl.engines.cohort_fit import TrainingWay
 from lit_cfl.engines.plan import EngineOption, Plan, PlanOptions, Precision
-from lit_cfl.engines.ways import WAYS, get_way, reason_against, trial_of
+from lit_cfl.engines.ways import WAYS, get_way, reason_against
 from lit_cfl.engines.workload import RayRoom, Workload
 from lit_cfl.errors import InputError
 
@@ -94,10 +94,6 @@ def _require_no_contradiction(engine: EngineOption, device: str, precision: str,
 
 def _way(asked: str, device: str, precision: Precision, workload: Workload) -> type[TrainingWay]:
     task = workload.task
-    if task is not None and trial_of(task, workload.local).leaves_model:
-        raise InputError(
-            "training leaves the model unchanged; the learning rate is 0, or the loss is detached from the parameters"
-        )
     if asked not in ("auto", "ray"):
         reason = task and reason_against(get_way(asked), task, device, precision, workload.local)
         if reason:

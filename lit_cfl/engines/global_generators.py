@@ -6,7 +6,6 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from lightning.pytorch.utilities.seed import isolate_rng
 
 from lit_cfl.seeds import derive
 
@@ -33,7 +32,7 @@ def generator_states() -> tuple[object, ...]:
 
 @contextmanager
 def seed_globally(derived: int | None, device: str) -> Iterator[None]:
-    """Seeds the global generators within the block, and restores them afterwards.
+    """Seeds the global generators within the block, and restores them afterwards, also after an error.
 
     Args:
         derived: A seed from `derive`; None = leave the generators unchanged.
@@ -42,6 +41,11 @@ def seed_globally(derived: int | None, device: str) -> Iterator[None]:
     if derived is None:
         yield
         return
-    with isolate_rng(include_cuda=device != "cpu"):
-        _seed(derived)
-        yield
+    of_numpy, of_python = np.random.get_state(), random.getstate()
+    try:
+        with torch.random.fork_rng([] if device == "cpu" else range(torch.cuda.device_count())):
+            _seed(derived)
+            yield
+    finally:
+        np.random.set_state(of_numpy)
+        random.setstate(of_python)

@@ -18,7 +18,7 @@ from lit_cfl.engines.training_options import LocalTraining, TaskFactory
 from lit_cfl.local_work import per_client
 from lit_cfl.parameters import ParameterLayout
 
-_SOME = 40  # number of examples that the task is measured on: those of small clients, see `agreement.py`
+_SOME = 48  # number of examples that the task is measured on: those of small clients, see `agreement.py`
 _BLOCK = 2**16  # number of examples that are searched for labels at a time
 
 
