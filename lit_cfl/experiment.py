@@ -27,13 +27,13 @@ from lit_cfl.datamodules.partition.base import explain_empty_share
 from lit_cfl.devices import count_gpus
 from lit_cfl.early_stopping import StopRule
 from lit_cfl.engines.base import Engine
+from lit_cfl.engines.check_module import mark_tokens
 from lit_cfl.engines.check_task import require_trainable
 from lit_cfl.engines.choose_plan import choose_plan
 from lit_cfl.engines.factory import build_engine, room_of_ray, warn_of_slowness
 from lit_cfl.engines.fingerprint import CONSTANTS, digest_of_constants, digest_of_layers, digest_of_optimizers
 from lit_cfl.engines.plan import REFERENCE, EngineOption, Plan, PlanOptions, Precision, set_up_torch
 from lit_cfl.engines.task_protocol import require_mixing
-from lit_cfl.engines.check_module import mark_tokens
 from lit_cfl.engines.training_options import LocalTraining, TaskFactory
 from lit_cfl.engines.workload import Workload, measure_workload
 from lit_cfl.errors import InputError, name_clients

@@ -16,8 +16,7 @@ from lit_cfl.activity import Activity, Report, fit_activity, ignore_activity
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.devices import fits_on, is_out_of_memory, move_rows, prepare_ahead, send
 from lit_cfl.engines.augmented import augment_examples
-from lit_cfl.engines.check_module import rejects_single_example, require_no_single_batch
-from lit_cfl.engines.check_module import require_module
+from lit_cfl.engines.check_module import rejects_single_example, require_module, require_no_single_batch
 from lit_cfl.engines.client_errors import explain_divergence, find_learning_rate, note_client
 from lit_cfl.engines.cohort_fit import CohortFit, Ended, TrainingWay
 from lit_cfl.engines.dropout import key_names

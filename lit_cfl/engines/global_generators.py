@@ -26,7 +26,7 @@ def _seed(derived: int) -> None:
 def generator_states() -> tuple[object, ...]:
     """Returns the states of the generators of PyTorch, NumPy and Python, to compare them."""
     numpys = np.random.get_state()
-    of_numpy = *(part.tobytes() if isinstance(part, np.ndarray) else part for part in numpys),
+    of_numpy = (*(part.tobytes() if isinstance(part, np.ndarray) else part for part in numpys),)
     return torch.get_rng_state().numpy().tobytes(), of_numpy, random.getstate()
 
 

@@ -1,4 +1,4 @@
-"""Tests what a user's module is told besides the table of `test_modules.py`: errors of a net, notes, and what fits keep."""
+"""Tests what a user's module is told besides the table of `test_modules.py`: errors, notes, and what fits keep."""
 
 import warnings
 from collections import OrderedDict, namedtuple
@@ -7,13 +7,13 @@ from functools import partial
 from itertools import pairwise
 from math import inf, nan
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pytest
 import torch
 from lightning import LightningModule
-from ragged import PLANS, SGD, fitted, ragged_data, task
+from ragged import PLANS, fitted, ragged_data, task
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 
@@ -452,4 +452,3 @@ def test_an_error_of_ours_in_gradients_is_not_blamed_on_the_module(monkeypatch: 
     monkeypatch.setattr(type(engine.way), "_gradient", broken)
     with pytest.raises(KeyError):
         engine.at(0, ragged_data()).gradients(engine.initial(0), torch.tensor([2]))
-

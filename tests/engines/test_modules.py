@@ -1,4 +1,4 @@
-"""Which ways of training a user's module gets: those that give the result of lightning.Trainer, or a line why none does.
+"""Which ways may train a user's module: those that give the result of lightning.Trainer, or a line why none does.
 
 Each module is a row of one table: `@trains` names the ways that may train it, `@only_by_trainer` a piece of the reason
 against the faster ones, `@refused` a piece of the error. A row that may train is trained for two rounds, and compared
@@ -648,7 +648,7 @@ class RareByPython(Rare):
 @only_by_trainer("it draws random numbers")
 class RareInItsStep(Own):
     def training_step(self, batch, batch_idx):
-        inputs = batch[0].flip(-1) * 5 if np.random.rand() < 0.02 else batch[0]  # noqa: NPY002  # as users do
+        inputs = batch[0].flip(-1) * 5 if np.random.rand() < 0.02 else batch[0]  # as users do
         return self.losses((inputs, batch[1])).mean()
 
 
@@ -1206,7 +1206,8 @@ class Tied(nn.Module):
 class SpectralNorm(Linear):
     def __init__(self):
         super().__init__()
-        self.fc = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(64, 32)), nn.ReLU(), nn.Linear(32, 10))
+        first = nn.utils.parametrizations.spectral_norm(nn.Linear(64, 32))
+        self.fc = nn.Sequential(first, nn.ReLU(), nn.Linear(32, 10))
 
 
 @trains("stack loop")
@@ -1232,12 +1233,12 @@ class DecayedSpare(Own):
 only_by_trainer("its models differ")(DecayedSpare)
 
 
-@refused("the parameter extra.weight is trained in a fit, but is not part of the model")
+@refused("the parameter late.weight is trained in a fit, but is not part of the model")
 class MakesALayer(Own):
     def forward(self, inputs):
-        if not hasattr(self, "extra"):
-            self.extra = nn.Linear(10, 10)
-        return self.extra(super().forward(inputs))
+        if not hasattr(self, "late"):
+            self.late = nn.Linear(10, 10)
+        return self.late(super().forward(inputs))
 
 
 @refused("a copy of the module has the same fc.weight, but every client trains a copy")
@@ -1262,9 +1263,7 @@ trains("stack loop")(
 only_by_trainer("it draws random numbers")(
     lambda: Classification(nn.Sequential(nn.Flatten(1, 2), *attention(0.2)), PLAIN), "attention with dropout"
 )
-only_by_trainer("it draws random numbers")(
-    lambda: Classification(nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.RReLU(), nn.Linear(12, 10)), PLAIN), "RReLU"
-)
+only_by_trainer("it draws random numbers")(lambda: of_layers(nn.Linear(64, 12), nn.RReLU(), nn.Linear(12, 10)), "RReLU")
 trains("loop")(
     lambda: Classification(
         nn.Sequential(nn.InstanceNorm2d(1, track_running_stats=True), nn.Flatten(), nn.Linear(64, 10)), PLAIN

@@ -135,7 +135,7 @@ def judge(make: Callable[[], LightningModule], data: FederatedData, local: Local
 def fit_twice(
     way: str, make: Callable[[], LightningModule], data: FederatedData, local: LocalTraining, precision: Any = None
 ) -> tuple[Tensor, Tensor]:
-    """Trains all clients for two rounds, the second from the end of the first. Returns models `[2, n, d]` and losses."""
+    """Trains all clients for two rounds, the second from the models of the first. Returns `[2, n, d]` and losses."""
     plan = replace(_PLANS[way], lanes=2, precision=precision or _precision_of(way))
     engine, everyone = build_engine(make, plan, 5, local), torch.arange(data.num_clients)
     first = engine.at(0, data).fit(torch.stack([engine.initial(0), engine.initial(1)]), everyone, everyone % 2)
