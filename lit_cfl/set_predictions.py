@@ -7,7 +7,7 @@ from math import nan
 import torch
 from torch import Tensor
 
-from lit_cfl.engines.global_generators import seed_globally
+from lit_cfl.global_generators import seed_globally
 from lit_cfl.scores import SetScore
 from lit_cfl.seeds import derive
 

@@ -21,7 +21,6 @@ from lit_cfl.engines.client_errors import explain_divergence, find_learning_rate
 from lit_cfl.engines.cohort_fit import CohortFit, Ended, TrainingWay
 from lit_cfl.engines.dropout import key_names
 from lit_cfl.engines.fit_request import CHECK, FitDescriber, FitRequest, split_clients
-from lit_cfl.engines.global_generators import seed_global_generators, seed_globally
 from lit_cfl.engines.initial_models import InitialModels, build_module
 from lit_cfl.engines.lr_schedule import RoundRates
 from lit_cfl.engines.plan import Plan
@@ -31,6 +30,7 @@ from lit_cfl.engines.task_protocol import Batch, explain_missing_gradients
 from lit_cfl.engines.training_options import LocalTraining, Rates, TaskFactory
 from lit_cfl.engines.ways import get_way
 from lit_cfl.errors import DivergedError, InputError, Notice, count_noun, note_on_error
+from lit_cfl.global_generators import seed_global_generators, seed_globally
 from lit_cfl.local_work import Budget, Chunk, ClientFunction, Fitted, Statistic, keep_statistic
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.scores import Scores, scores_of

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from lit_cfl.data.examples import Decoding
 from lit_cfl.engines.dropout import set_key
-from lit_cfl.engines.global_generators import seed_globally
 from lit_cfl.engines.mini_batches import MiniBatches
 from lit_cfl.engines.plan import Plan, Precision, WayName, row_dtype
 from lit_cfl.engines.scorer import EVALUATION_BATCH, Scorer
 from lit_cfl.engines.task_protocol import differentiable_losses_of
 from lit_cfl.engines.training_options import LocalTraining, Rates
 from lit_cfl.engines.workload import TaskTraits
+from lit_cfl.global_generators import seed_globally
 from lit_cfl.parameters import ParameterLayout, copy_sharing_frozen
 
 Ended = Callable[[int], None]  # called with the number of finished clients; may raise, to end the run

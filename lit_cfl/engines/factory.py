@@ -5,10 +5,9 @@ import warnings
 from lightning import LightningModule
 
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.plain_loop import LoopWay
 from lit_cfl.engines.plan import REFERENCE, EngineOption, Plan, PlanOptions
 from lit_cfl.engines.training_options import LocalTraining, TaskFactory
-from lit_cfl.engines.ways import reason_against, trial_of
+from lit_cfl.engines.ways import get_way, reason_against, trial_of
 from lit_cfl.engines.workload import RayRoom, Workload
 from lit_cfl.errors import Notice, count_noun
 
@@ -56,7 +55,7 @@ def warn_of_slowness(asked: str, plan: Plan, workload: Workload) -> None:
     if task is None or trial_of(task, workload.local).fails:  # the checks before training report it
         return
     if asked != REFERENCE and plan.engine == REFERENCE:
-        reasons = reason_against(LoopWay, task, plan.device, plan.precision, workload.local)
+        reasons = reason_against(get_way("loop"), task, plan.device, plan.precision, workload.local)
         warnings.warn(
             f"clients are trained by lightning.Trainer, which is slower, for this reason: {reasons}",
             Notice,

@@ -7,9 +7,9 @@ from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.engines.dropout import replace_dropout
-from lit_cfl.engines.global_generators import seed_globally
 from lit_cfl.engines.training_options import TaskFactory
 from lit_cfl.errors import Notice
+from lit_cfl.global_generators import seed_globally
 from lit_cfl.seeds import derive
 
 

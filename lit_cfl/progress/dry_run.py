@@ -11,7 +11,6 @@ from torch import Tensor
 
 from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.engines.mini_batches import count_steps
-from lit_cfl.engines.plain_loop import LoopWay
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ways import get_way, reason_against
 from lit_cfl.engines.workload import TaskTraits, mean_steps
@@ -72,7 +71,7 @@ def _module(prepared: PreparedRun) -> str | None:
     """Explains why only a Trainer can train the task; None if its losses and one plain optimizer suffice."""
     engine = prepared.engine
     task = TaskTraits.of(engine.template, prepared.data)
-    return reason_against(LoopWay, task, engine.plan.device, engine.plan.precision, engine.local)
+    return reason_against(get_way("loop"), task, engine.plan.device, engine.plan.precision, engine.local)
 
 
 def _size_of(num_bytes: int) -> str:

@@ -181,6 +181,9 @@ class Logs(Own):
 trains()(lambda: Classification(MLP(12, SHAPE, 10), partial(SGD, lr=3.0)), "a large rate")
 
 
+trains()(lambda: Classification(MLP(12, SHAPE, 10), partial(SGD, lr=0.1, fused=True)), "a fused optimizer")
+
+
 @trains("stack loop")
 class Normalised(Own):
     def __init__(self):
