@@ -26,6 +26,7 @@ from lit_cfl.datamodules.federated import FederatedDataModule
 from lit_cfl.datamodules.partition.base import explain_empty_share
 from lit_cfl.devices import count_gpus
 from lit_cfl.early_stopping import StopRule
+from lit_cfl.engines.check_module import mark_tokens
 from lit_cfl.engines.check_task import require_trainable
 from lit_cfl.engines.choose_plan import Workload, build_engine, choose_plan, room_of_ray, warn_of_slowness
 from lit_cfl.engines.engine import Engine
@@ -33,7 +34,6 @@ from lit_cfl.engines.fingerprint import CONSTANTS, digest_of_constants, digest_o
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import REFERENCE, EngineOption, Plan, PlanOptions, Precision, set_up_torch
 from lit_cfl.engines.task_protocol import TaskFactory, require_mixing
-from lit_cfl.engines.token_inputs import mark_tokens
 from lit_cfl.errors import InputError, name_clients
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.local_work import per_client

@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,8 +47,8 @@ def seed_global_generators(derived: int) -> None:
 
 def generator_states() -> tuple[object, ...]:
     """Returns the states of the generators of PyTorch, NumPy and Python, to compare them."""
-    numpys = np.random.get_state(legacy=False)
-    return torch.get_rng_state().numpy().tobytes(), repr(numpys), random.getstate()
+    numpys: Any = np.random.get_state()  # a name, a key [624], and numbers
+    return torch.get_rng_state().numpy().tobytes(), numpys[1].tobytes(), numpys[2:], random.getstate()
 
 
 @contextmanager

@@ -52,6 +52,10 @@ _SHOWN = (
 )
 _RUNS = ("tests/runs/test_resumed_features.py", "tests/runs/test_damaged_files.py")
 TABLES: dict[str, tuple[str, ...]] = {  # the first pattern that fits a file
+    "lit_cfl/engines/agreement.py": ("tests/engines/test_modules.py",),
+    "lit_cfl/engines/check_module.py": ("tests/engines/test_modules.py", *_WAYS),
+    "lit_cfl/engines/check_task.py": ("tests/engines/test_modules.py",),
+    "lit_cfl/engines/torch_internals.py": ("tests/engines/test_modules.py",),
     "lit_cfl/engines/*": _WAYS,
     "lit_cfl/nets/*": _WAYS,
     "lit_cfl/tasks/*": _WAYS,
@@ -89,9 +93,7 @@ GOING = (  # tests that the plan drops or replaces by a table: they do not count
     "tests/docs/test_english.py",
     "tests/docs/test_knowledge.py",
     "tests/docs/test_private_names.py",
-    "tests/engines/test_own_module.py",
     "tests/engines/test_plan_refusals.py",
-    "tests/engines/test_step_dependence.py",
     "tests/pictures/test_drawn_values.py",
     "tests/progress/test_closing_table.py",
     "tests/progress/test_progress.py",

@@ -117,7 +117,7 @@ class Examples:
         views: Views that indices may refer to.
         embeddings: Fixed vectors `[vocabulary, width]` that replace the token ids, or None.
         vocabulary: Number of token ids if inputs are tokens, otherwise 0. With 0, int32 or int64 inputs become tokens
-            if the net has an embedding (`lit_cfl.engines.token_inputs`).
+            if the net has an embedding (`lit_cfl.engines.check_module`).
         words: Fingerprint of the words behind the token ids; empty = unknown.
         label_names: Names of the labels 0, 1, ... (with several labels per example: of the columns); empty = none.
         augment: Random changes of the examples in local training only; None = none.

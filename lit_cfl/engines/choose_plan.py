@@ -159,10 +159,6 @@ def _way(asked: str, device: str, precision: Precision, workload: Workload) -> t
     task, by_rule = workload.task, asked in ("auto", "ray")
     if task is None:
         return get_way(REFERENCE if by_rule else asked)
-    if trial_of(task, workload.local).leaves_model:
-        raise InputError(
-            "training leaves the model unchanged; the learning rate is 0, or the loss is detached from the parameters"
-        )
     for way in WAYS if by_rule else [get_way(asked)]:
         if (reason := reason_against(way, task, device, precision, workload.local)) is None:
             return way

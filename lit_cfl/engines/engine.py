@@ -18,8 +18,7 @@ from torch.optim import Optimizer
 from lit_cfl.activity import Activity, Report, fit_activity, ignore_activity
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.devices import fits_on, is_out_of_memory, move_rows, prepare_ahead, send
-from lit_cfl.engines.batch_norm import rejects_single_example, require_no_single_batch
-from lit_cfl.engines.check_module import require_module
+from lit_cfl.engines.check_module import rejects_single_example, require_module, require_no_single_batch
 from lit_cfl.engines.cohort import (
     CHECK,
     CohortFit,
@@ -610,8 +609,8 @@ def explain_divergence(
     wrong = (~before.isfinite()).nonzero().flatten()
     if not len(wrong) and rest is not None and not isfinite(rest):
         return DivergedError(
-            f"client {client} diverged in round {round + 1}: the loss of one of its mini-batches is not finite with its "
-            "initial model, too, and no learning rate helps; look for a mini-batch whose examples are all left out "
+            f"client {client} diverged in round {round + 1}: the loss of one of its mini-batches is not finite with "
+            "its initial model, too, and no learning rate helps; look for a mini-batch whose examples are all left out "
             "(ignore_index), for 0/0 or log(0) in training_step, or set local.on_divergence to skip"
         )
     if not len(wrong):

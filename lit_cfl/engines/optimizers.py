@@ -110,6 +110,11 @@ def _require_plain(configured: object) -> Optimizer:
     for group in optimizer.param_groups:
         found += [name for name in ("amsgrad", "maximize", "differentiable") if group.get(name)]
         found += ["a tensor as learning rate"] if isinstance(group["lr"], Tensor) else []
+    kind: Any = type(optimizer)
+    plain = vars(kind([torch.zeros(0, requires_grad=True)], fused=optimizer.defaults.get("fused")))
+    own = {name: value for name, value in vars(optimizer).items() if name not in ("defaults", "param_groups", "state")}
+    if any(name not in plain or value != plain[name] for name, value in own.items()) or optimizer.state:
+        raise InputError("something is attached to the optimizer, such as a hook or another step")
     betas = {tuple(group["betas"]) for group in optimizer.param_groups if "betas" in group}
     found += ["several pairs of betas"] if len(betas) > 1 else []
     if found:

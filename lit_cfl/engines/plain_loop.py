@@ -139,7 +139,7 @@ class LoopWay(TrainingWay):
             with nullcontext() if dtype is None else torch.autocast(part[1].device.type, dtype):
                 loss = weighted_losses_of(self._module, part, weights).mean()
                 loss = loss if len(part[1]) == total else loss * (len(part[1]) / total)
-            found = torch.autograd.grad(loss, self._parameters)
+            found = torch.autograd.grad(loss, self._parameters, materialize_grads=True)  # 0 for those that it lacks
         return [gradient.to_dense() if gradient.is_sparse else gradient for gradient in found], loss.detach()
 
     def _pieces(self, row: Tensor) -> Tensors:

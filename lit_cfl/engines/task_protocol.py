@@ -47,19 +47,14 @@ def losses_of(module: LightningModule, batch: Batch) -> Tensor:
 
 
 def weighted_losses_of(module: LightningModule, batch: Batch, weights: Tensor | None) -> Tensor:
-    """Computes the losses `[n]` times their weights; the module's `penalty` keeps the factor 1.
-
-    Args:
-        weights: `[n]`; None = 1.
-    """
+    """Computes the losses `[n]` times their weights `[n]`, None = 1; the module's `penalty` keeps the factor 1."""
     losses = losses_of(module, batch)
     return losses if weights is None else weigh_losses(module, losses, weights)
 
 
 def weigh_losses(module: LightningModule, losses: Tensor, weights: Tensor) -> Tensor:
-    """Multiplies a module's losses by weights, but not the `penalty` that they contain; see `weighted_losses_of`."""
-    products = losses * weights
-    penalty = _penalty_method(module)
+    """Multiplies a module's losses `[n]` by weights, but not the `penalty` that they contain."""
+    products, penalty = losses * weights, _penalty_method(module)
     return products if penalty is None else products + (1 - weights) * penalty()
 
 
@@ -89,34 +84,29 @@ def explain_missing_gradients(round: int) -> Iterator[None]:
         if is_out_of_memory(error) or not error_place(error):
             raise
         raise InputError(
-            f"no gradient can be computed in round {round + 1}: {short_error(error)}{error_place(error)}; gradients "
-            "are taken of `losses`, which is called without a Trainer and its hooks, so `losses` must not read what "
-            "only a fit sets; change it, or choose an option that needs no gradients (StoCFL: psi: update)"
+            f"no gradient can be computed in round {round + 1}: {short_error(error)}{error_place(error)}; `losses` is "
+            "called without a Trainer here, so it must not read what only a fit sets; change it, or choose an option "
+            "that needs no gradients (StoCFL: psi: update)"
         ) from error
 
 
 def penalty_of(module: LightningModule) -> float:
-    """Computes the penalty that the module adds to every training loss; 0 without `penalty`.
-
-    A module with `penalty() -> 0-d tensor` adds it in `losses`, but not to the losses of its `outcomes`.
-    """
+    """Computes the penalty that a module adds in `losses`, but not in its `outcomes`; 0 without a method `penalty`."""
     penalty = _penalty_method(module)
     return 0.0 if penalty is None else float(penalty())
 
 
 def _penalty_method(module: LightningModule) -> Callable[[], Tensor] | None:
-    """Returns the method `penalty` of a module; None without one, also if the attribute is a number."""
     found: Any = getattr(module, "penalty", None)
-    return found if callable(found) else None
+    return found if callable(found) else None  # the attribute may be a number
 
 
 def outcomes_of(module: LightningModule, batch: Batch) -> Tensor:
     """Computes the loss and the scores of each example with a module.
 
-    A module's `outcomes(batch)` returns the losses `[n]` and, for each of its scores, the values `[n]` or a pair
-    (values, weights). Without it, the score is whether the argmax of the output is the label. An example whose loss is
-    not finite has no prediction: it counts as wrong, see `Score`. A module with a `SetScore` returns its outputs
-    `[n, ...]` last.
+    A module's `outcomes(batch)` returns the losses `[n]`, for each of its scores the values `[n]` or a pair (values,
+    weights), and for a `SetScore` the outputs `[n, ...]`. Without it, the score is whether the argmax of the output is
+    the label. An example whose loss is not finite has no prediction: it counts as wrong, see `Score`.
 
     Returns:
         float64 `[1 + 2 scores, n]`: the loss, then value and weight of each score that is a mean over examples; below
@@ -154,11 +144,6 @@ def require_mixing(module: LightningModule, algorithm: str) -> None:
         )
 
 
-def mix_outputs_of(module: LightningModule, outputs: Tensor, weights: Tensor) -> Tensor:
-    """Mixes the outputs `[K, n, ...]` of K models with weights `[n, K]` into outputs `[n, ...]`."""
-    return cast(Callable[[Tensor, Tensor], Tensor], module.mix_outputs)(outputs, weights)
-
-
 def mixed_outcomes_of(
     module: LightningModule, batch: Batch, load: Sequence[Callable[[], None]], weights: Tensor
 ) -> Tensor:
@@ -172,6 +157,7 @@ def mixed_outcomes_of(
         InputError: `outcomes` does not call `forward`, so that it would evaluate a single model.
     """
     plain, own, calls = module.forward, vars(module).get("forward"), 0
+    mix = cast(Callable[[Tensor, Tensor], Tensor], module.mix_outputs)
 
     def forward_mixed(*inputs: Any) -> Tensor:
         nonlocal calls
@@ -180,7 +166,7 @@ def mixed_outcomes_of(
         for write in load:
             write()
             outputs.append(plain(*inputs))
-        return mix_outputs_of(module, torch.stack(outputs), weights)
+        return mix(torch.stack(outputs), weights)
 
     module.forward = forward_mixed  # type: ignore[method-assign]  # for this instance, until the end of the function
     try:

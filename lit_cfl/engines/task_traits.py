@@ -11,7 +11,7 @@ from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.task_protocol import Batch
 from lit_cfl.parameters import ParameterLayout
 
-_SOME = 43  # number of examples that the task is measured on: three small clients, see `agreement.py`
+_SOME = 48  # number of examples that the task is measured on: those of small clients, see `agreement.py`
 _BLOCK = 2**16  # number of examples that are searched for labels at a time
 
 

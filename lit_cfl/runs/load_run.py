@@ -21,8 +21,8 @@ from lit_cfl.config.files import code_folders
 from lit_cfl.config.own_code import announce_own_code
 from lit_cfl.data import FederatedData
 from lit_cfl.data.federated import with_lists
+from lit_cfl.engines.check_module import mark_tokens
 from lit_cfl.engines.engine import Engine
-from lit_cfl.engines.token_inputs import mark_tokens
 from lit_cfl.errors import InputError, Notice, join_ids, name_clients
 from lit_cfl.evaluation import SplitScores, score_clients
 from lit_cfl.experiment import Experiment, PreparedRun

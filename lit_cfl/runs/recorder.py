@@ -13,8 +13,8 @@ from lit_cfl.algorithms.base import Info, State
 from lit_cfl.clustering.cluster_scores import silhouette
 from lit_cfl.data import FederatedData
 from lit_cfl.data.federated import lists_of, with_lists
+from lit_cfl.engines.check_task import note_loss_above_guessing
 from lit_cfl.engines.fingerprint import data_options
-from lit_cfl.engines.task_notes import note_loss_above_guessing
 from lit_cfl.errors import Interrupted, Notice, note_on_error
 from lit_cfl.evaluation import Evaluation, evaluate
 from lit_cfl.experiment import PreparedRun

@@ -9,6 +9,7 @@ import yaml
 from digits_experiment import timeless_rows
 
 from lit_cfl.cli import main as command_line
+from lit_cfl.cli.help_cache import show_help
 from lit_cfl.cli.main import main
 from lit_cfl.storage.csv_log import read_table
 
@@ -305,3 +306,10 @@ def test_ctrl_c_before_a_run_handles_it_prints_one_line(
     monkeypatch.setattr(command_line.atexit, "register", lambda *arguments: None)
     assert command_line.main() == 130
     assert capsys.readouterr().err == "lit-cfl: interrupted\n"
+
+
+def test_help_of_a_users_class_follows_its_file(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setenv("LITCFL_CACHE", "cache")
+    for text in ("before", "after"):
+        assert show_help("run", ["--algorithm.help", "my_file.Mine"], lambda text=text: print(text) or 0) == 0
+        assert capsys.readouterr().out == f"{text}\n"

@@ -14,7 +14,7 @@ from torch import nn
 
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.datamodules.arrays import ArrayData
-from lit_cfl.engines.token_inputs import mark_tokens
+from lit_cfl.engines.check_module import mark_tokens
 from lit_cfl.errors import Notice
 from lit_cfl.experiment import Experiment
 from lit_cfl.nets import MCLR

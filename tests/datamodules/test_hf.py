@@ -22,7 +22,7 @@ from lit_cfl.datamodules.hf import HFDataset, ImageOptions, TextOptions
 from lit_cfl.datamodules.partition import IID, LabelGroups
 from lit_cfl.datamodules.partition.natural import Natural
 from lit_cfl.datamodules.tokens import Vocabulary
-from lit_cfl.engines.token_inputs import mark_tokens
+from lit_cfl.engines.check_module import mark_tokens
 from lit_cfl.errors import InputError, Notice
 
 FEATURES = {

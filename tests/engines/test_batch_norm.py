@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 from torch.testing import assert_close
 
-from lit_cfl.engines.batch_norm import require_no_single_batch
+from lit_cfl.engines.check_module import require_no_single_batch
 from lit_cfl.engines.check_task import require_trainable
 from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.mini_batches import LocalTraining

@@ -1,6 +1,5 @@
 """Tests that every engine, plan and order of clients computes the same results."""
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
@@ -20,7 +19,7 @@ from lit_cfl.clustering import random_projection
 from lit_cfl.config import catalogue
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines import scorer
-from lit_cfl.engines.choose_plan import Workload, build_engine, warn_of_slowness
+from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.cohort import CohortFit, Ended
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plain_loop import LoopWay
@@ -28,7 +27,6 @@ from lit_cfl.engines.plan import Plan, Precision
 from lit_cfl.engines.scorer import Outcomes
 from lit_cfl.engines.stacked import gradients
 from lit_cfl.engines.stacked import way as stack_way
-from lit_cfl.engines.ways import get_way
 from lit_cfl.errors import DivergedError, InputError, Notice
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR, MLP, MNISTCNN
@@ -289,7 +287,7 @@ def test_evaluation_that_runs_out_of_memory_is_refused_with_a_remedy(monkeypatch
 
     monkeypatch.setattr(scorer, "outcomes_of", short_of_memory)
     for score in (engine.outcomes, lambda model, *given: engine.losses_of_all(model[None], *given)):
-        with pytest.raises(InputError, match="too little memory to score 1,024 examples at once .* use --device cpu"):
+        with pytest.raises(InputError, match=r"too little memory to score 1,024 examples at once .* use --device cpu"):
             score(engine.initial(0), torch.arange(50), data)
 
 
@@ -383,82 +381,6 @@ def test_an_error_names_the_clients_that_may_have_raised_it(together: bool, who:
     way.error = ValueError("seven is a crowd")
     with pytest.raises(InputError, match=f"^{who} cannot be trained in round 3: seven is a crowd"):
         work.fit(models, clients)
-
-
-class Coupled(Classification):
-    """Task whose loss of an example wrongly depends on the whole batch."""
-
-    def losses(self, batch: Batch) -> Tensor:
-        return super().losses(batch) * (1 + batch[0].mean())
-
-
-class Noisy(Classification):
-    def losses(self, batch: Batch) -> Tensor:
-        return super().losses((batch[0] + torch.rand_like(batch[0]), batch[1]))
-
-
-class WithBatchNorm(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc1, self.bn1, self.fc2 = nn.Linear(64, 8), nn.BatchNorm1d(8, momentum=None), nn.Linear(8, 10)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.fc2(self.bn1(self.fc1(inputs.flatten(1))))
-
-
-class WithAverage(nn.Module):
-    """Net that keeps a moving average of its inputs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(64, 10)
-        self.register_buffer("seen", torch.zeros(()))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        self.seen.lerp_(inputs.mean().detach(), 0.1)
-        return self.fc1(inputs.flatten(1))
-
-
-class WithSpare(MLP):
-    """Net with an unused layer."""
-
-    def __init__(self) -> None:
-        super().__init__(12, SHAPE, 10)
-        self.spare = nn.Linear(3, 3)
-
-
-@pytest.mark.parametrize(
-    ("module", "reason"),
-    [
-        (lambda: Classification(WithAverage(), SGD), "the buffer net.seen changes in training"),
-        (lambda: Classification(WithSpare(), SGD), "the parameter net.spare.weight takes no part in the losses"),
-        (
-            lambda: Coupled(MLP(12, SHAPE, 10), SGD),
-            "the loss of an example depends on the other examples in its mini-batch",
-        ),
-        (lambda: Noisy(MLP(12, SHAPE, 10), SGD), "it draws random numbers, other than by nn.Dropout"),
-        (lambda: Classification(WithBatchNorm(), SGD), r"BatchNorm1d with momentum None, .* \(net.bn1\)"),
-        (task(NETS["mlp"], partial(torch.optim.Adam, amsgrad=True)), "the optimizer's option amsgrad"),
-        (task(NETS["mlp"], torch.optim.RMSprop), "optimizer RMSprop"),
-    ],
-)
-def test_what_only_a_trainer_can_train_is_named(module: Callable, reason: str):
-    load = Workload.of(module, 0, LocalTraining(1, 10), ragged_data(), 1)
-    assert load.task is not None
-    assert len(load.task.trainer_reasons) == 1
-    assert re.match(reason, load.task.trainer_reasons[0])
-    for way in ("loop", "stack"):
-        against = get_way(way).reason_against(load.task, "cuda:0", "32-true", load.local)
-        assert against == load.task.trainer_reasons[0]
-    with pytest.warns(Notice, match=f"trained by lightning.Trainer, which is slower, for this reason: {reason}"):
-        warn_of_slowness("auto", Plan("trainer"), load, 1)
-
-
-@pytest.mark.parametrize("net", NETS)
-def test_nets_of_ours_can_be_looped_and_stacked(net: str):
-    load = Workload.of(task(NETS[net]), 0, LocalTraining(1, 10), ragged_data(), 10)
-    assert load.task is not None
-    assert load.task.trainer_reasons == load.task.stack_reasons == []
 
 
 MAKE = task(lambda: MCLR(SHAPE, 10))

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Semaphore, current_thread
+from types import SimpleNamespace
 
 import pytest
 import torch

@@ -6,7 +6,6 @@ from functools import partial
 import pytest
 import torch
 from quadratic import ids, rng
-from ragged import reasons_against
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.utils.rnn import pack_sequence
@@ -213,99 +212,6 @@ class Reader(nn.Module):
         return self.out(self.rnn(input=inputs, hx=None)[0].mean(1))  # the names of PyTorch's arguments
 
 
-class OwnGRU(nn.GRU):
-    """User's subclass of GRU, whose forward may do anything."""
-
-
-class OwnEmbedding(nn.Embedding):
-    """User's subclass of Embedding, whose forward may do anything."""
-
-
-def with_hook(layer: nn.RNNBase) -> nn.RNNBase:
-    layer.register_forward_hook(lambda module, inputs, outputs: None)
-    return layer
-
-
-def found_against(net: nn.Module) -> list[str]:
-    return reasons_against(lambda: task(net), text_data(tokens=False))
-
-
-@pytest.mark.parametrize(
-    ("layer", "reason"),
-    [
-        (nn.RNN(4, 3, batch_first=True), "RNN, which has no form that can be stacked"),
-        (
-            OwnGRU(4, 3, batch_first=True),
-            "OwnGRU, which has no form that can be stacked",
-        ),
-        (
-            OwnEmbedding(4, 3, padding_idx=1),
-            "OwnEmbedding, which has no form that can be stacked",
-        ),
-        (
-            nn.Embedding(4, 3, max_norm=1.0),
-            "Embedding with max_norm or scale_grad_by_freq, which would count the padding",
-        ),
-        (nn.EmbeddingBag(4, 3, scale_grad_by_freq=True), "EmbeddingBag with max_norm or scale_grad_by_freq"),
-        (nn.LSTM(4, 3, batch_first=True, proj_size=2), "LSTM with proj_size 2"),
-        (nn.GRU(4, 3, 2, batch_first=True, dropout=0.2), "GRU with dropout 0.2 between its layers"),
-        (with_hook(nn.GRU(4, 3, batch_first=True)), "GRU with hooks"),
-    ],
-)
-def test_layer_that_has_no_plain_form_is_named(layer: nn.Module, reason: str):
-    net = nn.Sequential(nn.Linear(4, 2))
-    net.add_module("odd", layer)
-    (found,) = found_against(net)
-    assert found.startswith(reason)
-    assert found.endswith("(net.odd)")
-
-
-class Penalized(Classification):
-    """Task with a penalty in its training step, which only the engine `trainer` calls."""
-
-    def training_step(self, batch, batch_idx):
-        return self.losses(batch).mean() + 0.1 * self.net.out.weight.square().sum()
-
-
-class Logging(Classification):
-    """Task whose training step only adds logging, and takes no batch index."""
-
-    def training_step(self, batch):
-        loss = self.losses(batch).mean()
-        self.log("loss", loss)
-        return {"loss": loss}
-
-
-class AsksTrainer(Classification):
-    """Task whose training step needs a Trainer."""
-
-    def training_step(self, batch, batch_idx):
-        return self.losses(batch).mean() * self.trainer.max_epochs
-
-
-@pytest.mark.parametrize(
-    ("kind", "reasons"),
-    [
-        (Penalized, ["training_step returns a loss other than the mean of losses"]),
-        (AsksTrainer, ["training_step reads self.trainer"]),
-        (Logging, []),
-    ],
-)
-def test_training_step_that_fast_engines_would_pass_over_is_named(kind: type[Classification], reasons: list[str]):
-    module = kind(Reader(nn.GRU(4, 3, batch_first=True)))
-    assert reasons_against(lambda: module, text_data(tokens=False)) == reasons
-
-
-def test_dropout_is_the_same_in_losses_and_in_a_training_step():
-    net = nn.Sequential(nn.Flatten(), nn.Linear(20, 8), nn.Dropout(0.5), nn.Linear(8, 2))
-    assert reasons_against(lambda: Logging(net), text_data(tokens=False)) == []
-
-
-def test_net_that_packs_its_sequences_is_not_stacked():
-    (reason,) = found_against(Reader(nn.GRU(4, 3, batch_first=True), packed=True))
-    assert "not packed or single sequences" in reason
-
-
 @pytest.mark.parametrize("packed", [True, False])
 def test_gru_in_a_loop_reads_packed_sequences_too(packed: bool):
     data = text_data(tokens=False)
@@ -315,8 +221,3 @@ def test_gru_in_a_loop_reads_packed_sequences_too(packed: bool):
         return engine.at(0, data).fit(engine.initial(0)[None], ids(0, 1)).rows
 
     exactly(rows("loop"), rows("trainer"))
-
-
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
-def test_nothing_is_found_against_other_lstms_and_grus(kind: type[Cells]):
-    assert found_against(Reader(kind(4, 3, 2, batch_first=True, bidirectional=True))) == []

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.config.parser import parse_run
 from lit_cfl.datamodules import ArrayData
-from lit_cfl.engines.token_inputs import mark_tokens, takes_tokens
+from lit_cfl.engines.check_module import mark_tokens, takes_tokens
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.nets import MCLR

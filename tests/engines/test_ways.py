@@ -430,12 +430,14 @@ WAYS = {  # how close a way is to the Trainer, and how close a client's model is
 }
 NEITHER = "loop stack chain"
 REFUSED = {  # row: who refuses it
-    **dict.fromkeys(("maximize", "amsgrad", "rmsprop", "own step", "own hook", "reads the step", "remembers a step"), NEITHER),
+    **dict.fromkeys((
+        "maximize", "amsgrad", "rmsprop", "own step", "own hook", "reads the step", "remembers a step",
+    ), NEITHER),
     "loss of a whole batch": "stack chain",
     **dict.fromkeys((
         "own module",  # a chain, but for its label smoothing
-        "losses cut off", "losses half detached", "cnn with dropout", "strides", "layer norm", "attention", "next token",
-        "batch norm", "batch norm of equal batches", "batch norm that keeps its statistics",
+        "losses cut off", "losses half detached", "cnn with dropout", "strides", "layer norm", "attention",
+        "next token", "batch norm", "batch norm of equal batches", "batch norm that keeps its statistics",
         "batch norm without statistics", "batch norm of 1,024 examples", "lstm", "gru", "two dropouts",
         "activation in front",
     ), "chain"),

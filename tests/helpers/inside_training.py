@@ -11,14 +11,17 @@ from typing import Any
 import torch
 from compiled_steps import steps_of
 from lightning import LightningModule
+from lit_cfl.engines.workload import measure_workload
 from torch import Tensor
 
 from lit_cfl.data import FederatedData
-from lit_cfl.engines.choose_plan import build_engine
+from lit_cfl.engines.check_task import require_trainable
+from lit_cfl.engines.choose_plan import build_engine, choose_plan
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.steps import load_library
 from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.engines.ways import get_way, reason_against
+from lit_cfl.errors import InputError
 from lit_cfl.experiment import LocalTraining
 from lit_cfl.local_work import Fitted, LocalWork
 
@@ -101,6 +104,43 @@ class Clients:
 
     def close(self) -> None:
         self._engine.close()
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What is said about a module before it trains.
+
+    Args:
+        refused: The error in one line; None = it trains.
+        against: Reason against each way but `trainer`; None = it may train the module.
+    """
+
+    refused: str | None
+    against: Mapping[str, str | None] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def judge(make: Callable[[], LightningModule], data: FederatedData, local: LocalTraining) -> Judgement:
+    """Prepares a run of a module as an experiment does, and asks each way whether it may train it."""
+    try:
+        work = measure_workload(make, 5, local, data, rounds=2, cohort=len(data.population))
+        engine = build_engine(make, choose_plan("auto", "cpu", "32-true", work), 5, local)
+        require_trainable(engine, data)
+    except InputError as error:
+        return Judgement(str(error))
+    assert work.task is not None
+    ways = {"chain": ("cpu", "32-true"), "stack": ("cuda:0", "64-true"), "loop": ("cpu", "64-true")}
+    return Judgement(None, {way: reason_against(get_way(way), work.task, *on, local) for way, on in ways.items()})
+
+
+def fit_twice(
+    way: str, make: Callable[[], LightningModule], data: FederatedData, local: LocalTraining, precision: Any = None
+) -> tuple[Tensor, Tensor]:
+    """Trains all clients for two rounds, the second from the models of the first. Returns `[2, n, d]` and losses."""
+    plan = replace(_PLANS[way], lanes=2, precision=precision or _precision_of(way))
+    engine, everyone = build_engine(make, plan, 5, local), torch.arange(data.num_clients)
+    first = engine.at(0, data).fit(torch.stack([engine.initial(0), engine.initial(1)]), everyone, everyone % 2)
+    second = engine.at(1, data).fit(first.rows, everyone, everyone)
+    return torch.stack([first.rows, second.rows]), torch.stack([first.losses, second.losses])
 
 
 def why_absent(way: str) -> str | None:

@@ -307,16 +307,16 @@ def sums(scale: float) -> ArrayData:
         (
             {"task": changed_task(0.1)},
             {"task": changed_task(0.2)},
-            r"different module: optimizer\['lr'\]: 0\.1 -> 0\.2",
+            "was made with a different optimizer",
         ),
         ({"task": hidden_rate(0.1)}, {"task": hidden_rate(0.2)}, "was made with a different optimizer"),
         (
             {"task": net(p=0.1)},
             {"task": net(p=0.4)},
-            r"different module: net\.1\.p: 0\.1 -> 0\.4; give the same module",
+            "was made with a different net",
         ),
-        ({"task": net()}, {"task": net(nn.Tanh)}, r"different module: net\.3: ReLU -> Tanh"),
-        ({"task": net()}, {"task": net(last=(nn.Identity(),))}, r"different module: net\.5: \(no layer\) -> Identity"),
+        ({"task": net()}, {"task": net(nn.Tanh)}, "was made with a different net"),
+        ({"task": net()}, {"task": net(last=(nn.Identity(),))}, "was made with a different net"),
         ({"data": sums(1.0)}, {"data": sums(2.0)}, "was made with a different scale of the inputs"),
         (
             {"data": Digits(8, shift=SwapAll(0.1))},
@@ -354,7 +354,7 @@ def test_values_that_change_at_each_construction_of_a_module_do_not_prevent_a_re
     run(experiment(1), tmp_path / "run")
     assert run(experiment(2), tmp_path / "run", mode="resume").summary["round"] == 2
     assert run(experiment(2), tmp_path / "run", mode="resume").summary["round"] == 2
-    with pytest.raises(InputError, match=r"different module: net\.\d\.p: 0\.5 -> 0\.4; give"):
+    with pytest.raises(InputError, match="was made with a different net"):
         run(experiment(2, p=0.4), tmp_path / "run", mode="resume")
 
 
@@ -368,7 +368,7 @@ def test_a_finished_run_made_in_python_is_compared_without_its_data_if_their_opt
     with monkeypatch.context() as patch:
         patch.setattr(Digits, "pool", lambda self: pytest.fail("the data were loaded"))
         assert run(started(), tmp_path / "run", mode="resume").summary == first
-        with pytest.raises(InputError, match="different module"):
+        with pytest.raises(InputError, match="was made with a different net"):
             run(started(p=0.4), tmp_path / "run", mode="resume")
     with pytest.raises(InputError, match="was made with different data, or another division"):
         run(started(validation=0.3), tmp_path / "run", mode="resume")

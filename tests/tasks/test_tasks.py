@@ -205,27 +205,6 @@ def test_without_padding_every_token_is_predicted():
     assert task.outcomes((torch.tensor([[0, 0, 0, 0]]), torch.zeros(1)))[1][1].tolist() == [3]
 
 
-@pytest.mark.parametrize(
-    ("tokens", "padding", "place"),
-    [
-        ([[1, 2, 3, 0], [0, 0, 1, 2]], 0, None),  # padding on both sides
-        ([[1, 2, 3, 0], [1, 0, 2, 3]], 0, r"sequence 1, token 1"),
-        ([[1, 2, 3, 0], [1, 0, 2, 3]], None, None),
-    ],
-)
-def test_a_token_that_is_taken_for_padding_is_noted(
-    tokens: list[list[int]], padding: int | None, place: str | None, recwarn: pytest.WarningsRecorder
-):
-    data = sentences(x=np.array(tokens * 6)).federated(0)
-    require_trainable(engine(lambda: NextToken(Bigram(), padding=padding)), data)
-    said = [str(one.message) for one in recwarn if "stands between other tokens" in str(one.message)]
-    assert len(said) == (place is not None)
-    if place is not None:
-        assert said[0].startswith(
-            f"token 0 stands between other tokens ({place}), but task.padding is 0: it is neither"
-        )
-
-
 def test_perplexity_and_token_accuracy_are_over_all_tokens_of_all_clients():
     data = sentences(test=0.0).federated(0)
     scored = engine(lambda: certain(0.7))

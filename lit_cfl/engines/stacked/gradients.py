@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_cfl.devices import send
-from lit_cfl.engines.batch_norm import has_batch_norm
+from lit_cfl.engines.check_module import has_batch_norm
 from lit_cfl.engines.cohort import CohortFit
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.scorer import EVALUATION_BATCH
