@@ -57,11 +57,11 @@ def read_fingerprint(directory: Path) -> dict[str, str]:
 
 
 def read_identity(directory: Path) -> dict[str, Any]:
-    """Reads the digests and options of data and module from a run's checkpoint, if there is one."""
+    """Reads the digests, and the options of the data, from a run's checkpoint, if there is one."""
     if not (directory / "checkpoint.pt").exists():
         return {"fingerprint": {}}
     saved = torch.load(directory / "checkpoint.pt", weights_only=True, map_location="cpu", mmap=True)
-    return {key: saved[key] for key in ("fingerprint", "module options", "data options")}
+    return {key: saved[key] for key in ("fingerprint", "data options")}
 
 
 def share_initial_model(directories: Sequence[Path]) -> bool:

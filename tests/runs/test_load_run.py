@@ -474,25 +474,6 @@ def test_run_of_several_seeds_names_them(tmp_path: Path):
         saved.assign(Digits(4))  # type: ignore[arg-type]  # a data module in place of its clients: the mistake
 
 
-def test_what_only_the_trainer_can_fit_is_named():
-    class Hooked(Classification):
-        def on_train_epoch_end(self) -> None: ...
-
-        def configure_optimizers(self):
-            optimizer = torch.optim.RMSprop(self.parameters())
-            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
-
-    plain = partial(Classification, MCLR([5], 3))
-    assert find_unsupported(plain()) == []
-    assert find_unsupported(plain(torch.optim.RMSprop)) == ["optimizer RMSprop"]
-    some = plain(lambda parameters: torch.optim.SGD(list(parameters)[1:], lr=0.1))
-    assert find_unsupported(some) == ["the optimizer does not train net.fc1.weight"]
-    assert find_unsupported(Hooked(MCLR([5], 3))) == [
-        "hook on_train_epoch_end",
-        "the scheduler StepLR",
-    ]
-
-
 def test_plan_of_another_machine_does_not_stop_a_prediction(path: Path, tmp_path: Path):
     shutil.copytree(path, tmp_path / "run")
     replace_in_config(tmp_path / "run", "device: cpu", "device: cuda:31")
