@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from compiled_steps import steps_of
 from lightning import LightningModule
-from lit_cfl.engines.workload import measure_workload
 from torch import Tensor
 
 from lit_cfl.data import FederatedData
 from lit_cfl.engines.check_task import require_trainable
-from lit_cfl.engines.choose_plan import build_engine, choose_plan
+from lit_cfl.engines.choose_plan import Workload, build_engine, choose_plan
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.steps import load_library
 from lit_cfl.engines.task_traits import TaskTraits
@@ -122,7 +121,7 @@ class Judgement:
 def judge(make: Callable[[], LightningModule], data: FederatedData, local: LocalTraining) -> Judgement:
     """Prepares a run of a module as an experiment does, and asks each way whether it may train it."""
     try:
-        work = measure_workload(make, 5, local, data, rounds=2, cohort=len(data.population))
+        work = Workload.of(make, 5, local, data, len(data.population))
         engine = build_engine(make, choose_plan("auto", "cpu", "32-true", work), 5, local)
         require_trainable(engine, data)
     except InputError as error:
