@@ -616,8 +616,8 @@ def explain_divergence(
     wrong = (~before.isfinite()).nonzero().flatten()
     if not len(wrong) and rest is not None and not isfinite(rest):
         return DivergedError(
-            f"client {client} diverged in round {round + 1}: the loss of one of its mini-batches is not finite with its "
-            "initial model, too, and no learning rate helps; look for a mini-batch whose examples are all left out "
+            f"client {client} diverged in round {round + 1}: the loss of one of its mini-batches is not finite with "
+            "its initial model, too, and no learning rate helps; look for a mini-batch whose examples are all left out "
             "(ignore_index), for 0/0 or log(0) in training_step, or set local.on_divergence to skip"
         )
     if not len(wrong):

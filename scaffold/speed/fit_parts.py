@@ -1,4 +1,4 @@
-"""Measures the cost of a fit apart from its training steps: the host's work, and writing and averaging model rows.
+"""Measures the cost of a fit apart from its training steps: the host's work, and testing and averaging model rows.
 
     python scaffold/speed/fit_parts.py [--turns 7] [--profile]
 
@@ -7,9 +7,8 @@ All figures are medians of CPU time on one thread. Clients have 60 images of 28 
 * The first table trains the linear net for one step in a way that computes nothing, so that only the host's work
   remains. Drawing the mini-batches and gathering the images are measured separately. The images of 300 clients are
   gathered at once, those of 1,000 in three parts, whose rows are copied together.
-* The second table is of rounds with the way `chain`: the share of the time that is spent on writing final weights into
-  the clients' rows, on testing the rows for infinity, and on their mean. In dual form the weights are first computed
-  from the sums over the steps: a mean without rows would need the same product.
+* The second table is of rounds with the way `chain`: the share of the time that is spent on testing the rows for infinity,
+  and on their mean.
 
 `--profile` prints the functions that take most of the host's time.
 """
@@ -26,11 +25,10 @@ from unittest.mock import patch
 
 import torch
 from engines import BATCH, NETS, make_data, read_processor
-from lit_cfl.engines.chain.stack import Stack
 from torch import Tensor
 
 from lit_cfl.aggregation import mean_by_cluster
-from lit_cfl.engines import base
+from lit_cfl.engines import engine as engine_module
 from lit_cfl.engines.cohort import CohortFit, Ended
 from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining, draw_batches
@@ -95,34 +93,31 @@ def measure_host(count: int, turns: int, profile: bool) -> str:
 
 
 def measure_rows(net: str, count: int, epochs: int, turns: int) -> str:
-    """Measures a round's CPU time, and how much of it is spent writing, checking and averaging model rows."""
+    """Measures a round's CPU time, and how much of it is spent testing and averaging model rows."""
     engine, held, clients = build(net, epochs), make_data(str(SIZE), count), torch.arange(count)
     start, labels = engine.initial(0)[None], torch.zeros(count, dtype=torch.int64)
-    save, finite, spent = Stack._save, base._finite, [0.0, 0.0]
+    finite, spent = engine_module._finite, [0.0]
 
-    def timed(function: Callable[..., Any], part: int, *given: Any, **options: Any) -> Any:
+    def timed(function: Callable[..., Any], *given: Any, **options: Any) -> Any:
         found: list[Any] = []
-        spent[part] += cpu_time(lambda: found.append(function(*given, **options)))
+        spent[0] += cpu_time(lambda: found.append(function(*given, **options)))
         return found[0]
 
     def train() -> None:
         mean_by_cluster(engine.at(number, held).fit(start, clients), labels, into=start)
 
-    wholes, rows, means = [], [], []
+    wholes, means = [], []
     with (
-        patch.object(Stack, "_save", lambda stack, *given: timed(save, 0, stack, *given)),
-        patch.object(base, "_finite", partial(timed, finite, 1)),
-        patch(f"{__name__}.mean_by_cluster", partial(timed, mean_by_cluster, 1)),
+        patch.object(engine_module, "_finite", partial(timed, finite)),
+        patch(f"{__name__}.mean_by_cluster", partial(timed, mean_by_cluster)),
     ):
         for number in range(turns + 1):
-            spent[:] = 0.0, 0.0
+            spent[0] = 0.0
             whole = cpu_time(train)
             if number:
                 wholes.append(whole)
-                rows.append(spent[0] / whole)
-                means.append(spent[1] / whole)
-    name = f"{net}, {count} clients, {epochs}"
-    return f"{name} | {1e3 * median(wholes):.1f} | {median(rows):.0%} | {median(means):.0%}"
+                means.append(spent[0] / whole)
+    return f"{net}, {count} clients, {epochs} | {1e3 * median(wholes):.1f} | {median(means):.0%}"
 
 
 def main() -> None:
@@ -136,7 +131,7 @@ def main() -> None:
     print("| clients | µs per client | drawing | gathering | the rest |\n|---|---|---|---|---|")
     for count in (300, MANY):
         print(f"| {measure_host(count, options.turns, options.profile)} |", flush=True)
-    print("\n| net, clients, epochs | CPU ms | final weights | test and mean |\n|---|---|---|---|")
+    print("\n| net, clients, epochs | CPU ms | test and mean |\n|---|---|---|")
     for net in ("linear", "mlp"):
         for count in (20, 100):
             for epochs in (1, 10):

@@ -290,7 +290,7 @@ def test_evaluation_that_runs_out_of_memory_is_refused_with_a_remedy(monkeypatch
 
     monkeypatch.setattr(scorer, "outcomes_of", short_of_memory)
     for score in (engine.outcomes, lambda model, *given: engine.losses_of_all(model[None], *given)):
-        with pytest.raises(InputError, match="too little memory to score 1,024 examples at once .* use --device cpu"):
+        with pytest.raises(InputError, match=r"too little memory to score 1,024 examples at once .* use --device cpu"):
             score(engine.initial(0), torch.arange(50), data)
 
 
