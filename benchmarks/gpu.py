@@ -248,7 +248,7 @@ class Bench:
         request = FitRequest(
             start, everyone, zeros, "train", 0.0, None, zeros, engine.local.budget, zeros + case.epochs
         )
-        return 1e6 * self.seconds(lambda: engine.describer.fit(request, everyone, 1, data)) / case.clients
+        return 1e6 * self.seconds(lambda: engine.describer.fit(request, 1, data)) / case.clients
 
     def short(self) -> Iterator[Row]:
         whole = torch.cuda.get_device_properties(self.device).total_memory if self.on_gpu else 0

@@ -462,6 +462,7 @@ class Engine:
         self, request: FitRequest, part: slice, own: Tensor, work: CohortFit, round: int, data: FederatedData
     ) -> Chunk:
         """Trains the clients at the positions `own` of a part; the others keep their models."""
+        self.report_fit(request, round, part.start)
         count = part.stop - part.start
         losses, trained = torch.full((count,), nan, dtype=torch.float64), torch.zeros(count, dtype=torch.bool)
         rows = None
