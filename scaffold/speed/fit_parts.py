@@ -7,8 +7,8 @@ All figures are medians of CPU time on one thread. Clients have 60 images of 28 
 * The first table trains the linear net for one step in a way that computes nothing, so that only the host's work
   remains. Drawing the mini-batches and gathering the images are measured separately. The images of 300 clients are
   gathered at once, those of 1,000 in three parts, whose rows are copied together.
-* The second table is of rounds with the way `chain`: the share of the time that is spent on testing the rows for infinity,
-  and on their mean.
+* The second table is of rounds with the way `chain`: the share of the time that is spent on testing the rows for
+  infinity, and on their mean.
 
 `--profile` prints the functions that take most of the host's time.
 """
