@@ -72,7 +72,7 @@ def test_lanes_hold_adapters_alone_and_all_nets_of_an_engine_share_what_is_froze
     adapters = 2 * RANK * WIDTH * ((1 + 3) + (1 + 1) + (1 + 2) + (2 + 1))  # adapters of two blocks
     assert engine.layout.num_columns == adapters + (WIDTH + 1) * 10  # and the parameters of the head
     assert sum(tensor.numel() for tensor in stack._lanes.tensors) == 4 * engine.layout.num_columns
-    nets = [stack._steps.module, stack.module_for_gradients, engine._scorer._module]
+    nets = [stack._steps.module, stack.module_for_gradients, engine.way.scorer(lambda first: None)._module]
     for name, parameter in nets[0].named_parameters():
         same = len({net.get_parameter(name).data_ptr() for net in nets}) == 1
         assert same == (not parameter.requires_grad), name
