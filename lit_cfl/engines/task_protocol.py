@@ -54,7 +54,8 @@ def weighted_losses_of(module: LightningModule, batch: Batch, weights: Tensor | 
 
 def weigh_losses(module: LightningModule, losses: Tensor, weights: Tensor) -> Tensor:
     """Multiplies a module's losses `[n]` by weights, but not the `penalty` that they contain."""
-    products, penalty = losses * weights, _penalty_method(module)
+    products = losses * weights
+    penalty = _penalty_method(module)
     return products if penalty is None else products + (1 - weights) * penalty()
 
 
