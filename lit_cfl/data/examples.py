@@ -139,7 +139,8 @@ class Examples:
 
     def __post_init__(self) -> None:
         for name in ("inputs", "labels"):  # a gradient beyond the examples would join all mini-batches
-            object.__setattr__(self, name, getattr(self, name).detach())
+            if getattr(self, name).requires_grad:
+                object.__setattr__(self, name, getattr(self, name).detach())
         shape = self.inputs.shape
         if self.labels.ndim > 1 and self.num_labels:
             raise InputError(

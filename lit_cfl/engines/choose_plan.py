@@ -26,7 +26,6 @@ from lightning import LightningModule
 from lit_cfl.cores import count_cores
 from lit_cfl.data import FederatedData
 from lit_cfl.devices import count_gpus, gib_of_gpu
-from lit_cfl.engines.chain import find_chain
 from lit_cfl.engines.check_module import require_module
 from lit_cfl.engines.cohort import TrainingWay
 from lit_cfl.engines.engine import Engine
@@ -218,10 +217,10 @@ def warn_of_slowness(asked: str, plan: Plan, workload: Workload, fits: int) -> N
     if asked != REFERENCE and plan.engine == REFERENCE:
         reason = reason_against(get_way("loop"), task, plan.device, plan.precision, local)
         notice = f"clients are trained by lightning.Trainer, which is slower, for this reason: {reason}"
-    elif (asked, plan.engine, plan.device) == ("auto", "loop", "cpu") and fits >= _LONG:
-        library, reason = load_library()
-        if library is None and find_chain(task.module, task.layout, task.batch) is not None:
-            notice = f"compiled steps would train this net several times as fast, but {reason}; {REMEDY}"
+    elif (asked, plan.engine) == ("auto", "loop") and fits >= _LONG and load_library()[0] is None:
+        reason = get_way("chain").reason_against(task, plan.device, plan.precision, local) or ""
+        if reason.endswith(load_library()[1]):  # it is a chain, for which only the compiled steps are missing
+            notice = f"the way chain would train this net several times as fast, but {reason}; {REMEDY}"
     if notice:
         warnings.warn(notice, Notice, stacklevel=2)
 
