@@ -105,7 +105,7 @@ class Fitted:
         self._losses: list[Tensor] = []
         self._trained: list[Tensor] = []
         self._source: Iterator[Chunk] | None = iter(chunks)
-        self._whole: Chunk | None = self._hold() if held else None
+        self._held = list(self._record()) if held else []
 
     def chunks(self) -> Iterator[Chunk]:
         """Yields the chunks in order. Raises RuntimeError on a second read, unless the fit is held in memory."""
@@ -113,7 +113,7 @@ class Fitted:
 
     def on_device(self) -> Iterator[Chunk]:
         """Yields the chunks as `chunks` does, with the models on the device that trained them."""
-        return iter([] if self._whole is None else [self._whole]) if self.held else self._record()
+        return iter(self._held) if self.held else self._record()
 
     def _record(self) -> Iterator[Chunk]:
         if self._source is None:
@@ -123,17 +123,6 @@ class Fitted:
             self._losses.append(chunk.losses)
             self._trained.append(chunk.trained)
             yield chunk
-
-    def _hold(self) -> Chunk | None:
-        """Reads all chunks into one; None if no client was asked to train."""
-        total, models = len(self._num_examples), None
-        for chunk in self._record():
-            if len(chunk.models) == total:
-                models = chunk.models
-            else:
-                models = chunk.models.new_empty(total, chunk.models.shape[1]) if models is None else models
-                models[chunk.start : chunk.start + len(chunk.models)] = chunk.models
-        return None if models is None else Chunk(0, models, self.losses, self.trained)
 
     def collect(self) -> Tensor:
         """Collects the local models `[trained, d]` of all clients that trained.
@@ -150,12 +139,13 @@ class Fitted:
 
     @property
     def rows(self) -> Tensor:
-        """All local models `[n, d]`. Raises RuntimeError if they are not held."""
+        """All local models `[n, d]`, joined at each call. Raises RuntimeError if they are not held."""
         if not self.held:
             raise RuntimeError("the rows of this fit are not held in memory; read chunks() instead, or raise rows_mib")
-        if self._whole is None:
+        if not self._held:
             raise RuntimeError("no client was asked to train: there are no rows")
-        return self._whole.on_cpu().models
+        parts = [chunk.models for chunk in self.chunks()]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     @property
     def losses(self) -> Tensor:
@@ -336,13 +326,16 @@ def keep_statistic(found: Any, client: int) -> Statistic:
     """
     if isinstance(found, Tensor):
         return _copy_to_cpu(found)
-    if type(found) is tuple and all(isinstance(part, Tensor) for part in found):
-        return tuple(map(_copy_to_cpu, found))
-    if type(found) is dict and all(isinstance(k, str) and isinstance(part, Tensor) for k, part in found.items()):
-        return {name: _copy_to_cpu(part) for name, part in found.items()}
+    named = type(found) is dict and all(isinstance(name, str) for name in found)
+    parts = _parts_of(found)
+    if (named or type(found) is tuple) and all(isinstance(part, Tensor) for part in parts):
+        kept = map(_copy_to_cpu, parts)
+        return dict(zip(found, kept, strict=True)) if named else tuple(kept)
+    kinds = sorted({type(part).__name__ for part in parts})
     raise InputError(
-        f"client {client}: the function of work.map returns a {type(found).__name__}{_held_in(found)}; return a "
-        "tensor, or a tuple or dict (with names as keys) of tensors"
+        f"client {client}: the function of work.map returns a {type(found).__name__}"
+        f"{' of ' if kinds else ''}{', '.join(kinds)}; return a tensor, or a tuple or dict (with names as keys) of "
+        "tensors"
     )
 
 
@@ -350,23 +343,16 @@ def _copy_to_cpu(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
-def _held_in(found: Any) -> str:
-    parts = found.values() if isinstance(found, dict) else found if isinstance(found, (tuple, list)) else ()
-    kinds = sorted({type(part).__name__ for part in parts})
-    return f" of {', '.join(kinds)}" if kinds else ""
-
-
 def count_bytes(statistics: Sequence[Statistic | None]) -> int:
     """Counts the bytes of the clients' answers."""
-    return sum(tensor.nbytes for statistic in statistics for tensor in _tensors_of(statistic))
+    return sum(tensor.nbytes for statistic in statistics for tensor in _parts_of(statistic))
 
 
-def _tensors_of(statistic: Statistic | None) -> Iterable[Tensor]:
-    if statistic is None:
-        return ()
-    if isinstance(statistic, Tensor):
-        return (statistic,)
-    return statistic.values() if isinstance(statistic, dict) else statistic
+def _parts_of(found: Any) -> Sequence[Any]:
+    """Returns the tensors of an answer; nothing of what is no answer."""
+    if isinstance(found, dict):
+        return list(found.values())
+    return [found] if isinstance(found, Tensor) else found if isinstance(found, (tuple, list)) else ()
 
 
 def per_client(which: Tensor | int, clients: Tensor) -> Tensor:
