@@ -18,12 +18,9 @@ from lit_cfl.data.examples import Decoding
 from lit_cfl.devices import send
 from lit_cfl.engines.dropout import keys_of_steps, set_key
 from lit_cfl.engines.mini_batches import (
-    BatchSize,
     LocalTraining,
     MiniBatches,
     Rates,
-    count_examples,
-    count_steps,
     draw_batches,
     steps_of_epoch,
 )
@@ -280,7 +277,7 @@ class FitRequest:
         """Returns the request for the clients at these positions."""
         weights = self.weights
         if weights is not None:
-            numbers = range(len(weights))[positions] if isinstance(positions, slice) else positions.tolist()
+            numbers = torch.arange(len(weights))[positions].tolist()
             weights = [weights[k] for k in numbers]
         return replace(
             self,
@@ -310,29 +307,11 @@ class FitDescriber:
     draws_masks: bool
     seeds_generators: bool
 
-    def batch_size(self, budget: Budget) -> BatchSize:
-        """Returns the batch size of a fit."""
-        return budget.batch_size or self.local.batch_size
-
-    def steps(self, budget: Budget, lengths: Tensor, sizes: Tensor) -> Tensor:
-        """Counts the mini-batches that each client trains on, int64 `[n]`; 0 for a client without data.
-
-        Args:
-            lengths: The budget's length for each client, int64 `[n]`.
-            sizes: Number of examples of each client, int64 `[n]`.
-        """
-        return count_steps(budget, lengths, sizes, self.batch_size(budget), self.local.last_batch)
-
-    def count_seen(self, budget: Budget, lengths: Tensor, sizes: Tensor) -> Tensor:
-        """Counts the examples in all mini-batches of each client, int64 `[n]`; see `steps`."""
-        steps = self.steps(budget, lengths, sizes)
-        return count_examples(steps, sizes, self.batch_size(budget), self.local.last_batch)
-
     def fit(self, request: FitRequest, round: int, data: FederatedData) -> CohortFit:
         """Builds the tensors for training the clients of a request, except the examples."""
         clients = request.clients
-        sizes, batch_size = data.num_examples[clients], self.batch_size(request.budget)
-        steps = self.steps(request.budget, request.lengths, sizes)
+        sizes, batch_size = data.num_examples[clients], self.local.batch_size_of(request.budget)
+        steps = self.local.count_steps(request.budget, request.lengths, sizes)
         ids, last = clients.tolist(), self.local.last_batch
         seeds = derive_each(self.seed, request.purpose, round, ids=ids)
 
@@ -413,8 +392,7 @@ def augment_examples(work: CohortFit, augment: AugmentFunction) -> CohortFit:
     sizes = work.num_seen
     own = torch.arange(len(steps)) - (sizes.cumsum(0) - sizes)[owners]
     batches = MiniBatches(send(own, device), begins, counts)
-    work = replace(work, inputs=inputs, labels=labels, weights=weights)
-    return replace(work, sizes=sizes, batches=batches, augment_keys=None)
+    return replace(work, inputs=inputs, labels=labels, weights=weights, sizes=sizes, batches=batches, augment_keys=None)
 
 
 def _augment_cohort(work: CohortFit, augment: AugmentFunction, index: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,18 +2,15 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
-from hashlib import sha256
 from math import isfinite, nan
-from typing import Any
 
 import torch
 from lightning import LightningModule
 from torch import Tensor
-from torch.optim import Optimizer
 
 from lit_cfl.activity import Activity, Report, fit_activity, ignore_activity
 from lit_cfl.data import Examples, FederatedData
@@ -30,7 +27,7 @@ from lit_cfl.engines.cohort import (
     split_clients,
 )
 from lit_cfl.engines.dropout import key_names
-from lit_cfl.engines.lr_schedule import RoundRates
+from lit_cfl.engines.lr_schedule import RoundRates, find_learning_rate
 from lit_cfl.engines.mini_batches import LocalTraining, Rates
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.round_work import RoundWork
@@ -80,7 +77,6 @@ class Engine:
         self._resident: tuple[Examples, Examples] | None = None
         self._single: bool | None = None  # True if the net cannot train on one example; None = unknown
         self._was_short = False  # True once memory ran out
-        self._starts: dict[bytes, int] = {}  # number of the first initial model with this digest
         self._noted_equal = False  # True once equal initial models have been noted
         self.noted_not_finite = False  # True once an evaluation warned of a non-finite loss
 
@@ -112,22 +108,20 @@ class Engine:
         Raises:
             InputError: see `build`.
         """
-        row = self.layout.read(self.build(number) if number else self.template, self.plan.dtype)
-        self._note_equal(number, row[: self.layout.num_parameters])
-        return row
-
-    def _note_equal(self, number: int, parameters: Tensor) -> None:
-        """Warns once if an initial model has the trainable parameters `[p]` of one with another number."""
-        first = self._starts.setdefault(sha256(parameters.contiguous().numpy().data).digest(), number)
-        if first != number and not self._noted_equal:
+        first = self.layout.read(self.template, self.plan.dtype)
+        if not number:
+            return first
+        row, trained = self.layout.read(self.build(number), self.plan.dtype), slice(self.layout.num_parameters)
+        if not self._noted_equal and torch.equal(row[trained], first[trained]):
             self._noted_equal = True
             warnings.warn(
-                f"the initial models {first} and {number} are equal, though each has a separate seed: the module sets "
-                "a seed itself, or starts from constants or from a file. Clients that choose a model by their loss "
-                "then all choose the first; draw the initial weights at random",
+                f"the initial models 0 and {number} are equal, though each has a separate seed: the module sets a "
+                "seed itself, or starts from constants or from a file. Clients that choose a model by their loss then "
+                "all choose the first; draw the initial weights at random",
                 Notice,
                 stacklevel=2,
             )
+        return row
 
     def build(self, number: int) -> LightningModule:
         """Runs the user's code to build the task's module with the initial model of this number.
@@ -264,10 +258,14 @@ class Engine:
         If memory runs out, it continues with fewer clients at once.
         """
         start, total = 0, len(clients)
+
+        def report(before: int, ended: int) -> None:
+            self.report(Activity("gradients of", round, before + ended, total))
+
         while start < total:
             own = clients[start : start + next(self._split(data.num_examples[clients[start:]], data)).stop]
             try:
-                rows = self.gradient_rows(model, own, round, data, partial(self._report_gradients, round, start, total))
+                rows = self.gradient_rows(model, own, round, data, partial(report, start))
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
@@ -275,9 +273,6 @@ class Engine:
                 continue
             yield rows.cpu()
             start += len(own)
-
-    def _report_gradients(self, round: int, before: int, total: int, ended: int) -> None:
-        self.report(Activity("gradients of", round, before + ended, total))
 
     def gradient_rows(
         self, model: Tensor, clients: Tensor, round: int, data: FederatedData, report: Ended = lambda count: None
@@ -313,20 +308,13 @@ class Engine:
                 found.append(None)
             else:
                 batch = examples.batch(entries, self.plan.dtype, self.device)
-                with (
-                    note_on_error(partial(_in_map, round, client)),
-                    self.own_stream("map", round, client),
-                    torch.no_grad(),
-                ):
+                described = partial("in round {}, by the function of work.map on client {}".format, round + 1, client)
+                with note_on_error(described), self.own_stream("map", round, client), torch.no_grad():
                     answer = function(*batch, *module)
                 found.append(keep_statistic(answer, client))
-            self.report_statistics(round, len(found), len(clients))
+            self.report(Activity("statistics of", round, len(found), len(clients)))
             self.between_clients()
         return found
-
-    def report_statistics(self, round: int, done: int, total: int) -> None:
-        """Reports for how many clients the statistics have been computed."""
-        self.report(Activity("statistics of", round, done, total))
 
     def require_variance(self, clients: Tensor, budget: Budget, lengths: Tensor, data: FederatedData) -> None:
         """Raises InputError if BatchNorm cannot train because a client has a mini-batch of one example.
@@ -336,8 +324,8 @@ class Engine:
         """
         if self._refuses_single(data):
             sizes, last = data.num_examples[clients], self.local.last_batch
-            steps = self.describer.steps(budget, lengths, sizes)
-            require_no_single_batch(clients, steps, sizes, self.describer.batch_size(budget), last)
+            steps = self.local.count_steps(budget, lengths, sizes)
+            require_no_single_batch(clients, steps, sizes, self.local.batch_size_of(budget), last)
 
     def _refuses_single(self, data: FederatedData) -> bool:
         if self._single is None:
@@ -384,7 +372,7 @@ class Engine:
         """Divides the clients of a fit, from `start` on, into parts that fit into memory."""
         sizes, lengths = data.num_examples[request.clients[start:]], request.lengths[start:]
         if data.examples.augment is not None:
-            sizes = self.describer.count_seen(request.budget, lengths, sizes)
+            sizes = self.local.count_examples(request.budget, lengths, sizes)
         parts = self._split(sizes.where(lengths > 0, 0), data)
         return [slice(start + part.start, start + part.stop) for part in parts]
 
@@ -441,9 +429,7 @@ class Engine:
         work = work if len(work.labels) else self._gather(work, data, device)
         models, start = move_rows(device, dtype, work.models, work.start)
         centers, center = work.centers, work.center
-        if work.prox:
-            if centers is None:
-                raise TypeError("prox needs centers")
+        if centers is not None:
             centers, center = move_rows(device, dtype, centers, center)
         work = replace(
             work,
@@ -492,12 +478,34 @@ class Engine:
     def _explain_divergence(
         self, work: CohortFit, position: int, loss: float, round: int, data: FederatedData
     ) -> DivergedError:
-        client = int(work.clients[position])
-        mine, start = data.train[client], work.models[work.start[position]]
+        """Builds the error for a client that diverged, or whose losses were not finite before training.
+
+        Args:
+            position: Position of the client in the cohort.
+            loss: Its training loss; NaN if none was reported.
+        """
+        client, start = int(work.clients[position]), work.models[work.start[position]]
+        mine = data.train[client]
         before = self.losses_of_all(start[None].cpu(), mine, data)[0]
-        rate = work.rates[0] if work.rates else find_learning_rate(self.template)
-        rest = self.way.loss_at_rest(work, position)
-        return explain_divergence(client, round, loss, rate, mine % len(data.examples), before, rest)
+        wrong = (~before.isfinite()).nonzero().flatten().tolist()
+        if wrong:
+            reason = (
+                f" before it trained: the loss of its example {int(mine[wrong[0]]) % len(data.examples)} is "
+                f"{float(before[wrong[0]])} ({len(wrong)} of its {len(mine)} examples have such a loss), and no "
+                "learning rate helps; look for 0/0, log(0) or overflow in the net on that input"
+            )
+        elif not isfinite(self.way.loss_at_rest(work, position) or 0.0):
+            reason = (
+                ": the loss of one of its mini-batches is not finite with its initial model, too, and no learning rate "
+                "helps; look for a mini-batch whose examples are all left out (ignore_index), for 0/0 or log(0) in "
+                "training_step"
+            )
+        else:
+            rate = work.rates[0] if work.rates else find_learning_rate(self.template)
+            reason = f": training loss {loss}, learning rate {rate:g}; lower the learning rate, set local.gradient_clip"
+        return DivergedError(
+            f"client {client} diverged in round {round + 1}{reason}, or set local.on_divergence to skip"
+        )
 
     def _train(self, work: CohortFit, request: FitRequest, round: int, before: int) -> tuple[Tensor, Tensor]:
         """Trains the clients of one part; the run may be interrupted after any client. Errors name the client."""
@@ -562,10 +570,6 @@ def _finite(rows: Tensor) -> Tensor:
     return finite if finite.all() else rows.isfinite().all(1).cpu()
 
 
-def _in_map(round: int, client: int) -> str:
-    return f"in round {round + 1}, by the function of work.map on client {client}"
-
-
 class _Now:
     """The clients that train now: reports those that have finished, and names those of which one raised an error.
 
@@ -592,46 +596,3 @@ class _Now:
     def describe(self, round: int) -> str:
         ended = self._through == len(self._clients)
         return f"in round {round + 1}" if ended else f"in round {round + 1}, while {self.client} was trained"
-
-
-def explain_divergence(
-    client: int, round: int, loss: float, rate: float, examples: Tensor, before: Tensor, rest: float | None = None
-) -> DivergedError:
-    """Builds the error for a client that diverged in training, or whose losses were not finite before training.
-
-    Args:
-        round: Number of rounds completed before.
-        loss: Training loss of the client; NaN if none was reported.
-        rate: Learning rate of the client.
-        examples: Numbers of its training examples, int64 `[n]`.
-        before: Their losses under the client's initial model `[n]`.
-        rest: Training loss of the client if its model does not change; None = unknown.
-    """
-    wrong = (~before.isfinite()).nonzero().flatten()
-    if not len(wrong) and rest is not None and not isfinite(rest):
-        return DivergedError(
-            f"client {client} diverged in round {round + 1}: the loss of one of its mini-batches is not finite with "
-            "its initial model, too, and no learning rate helps; look for a mini-batch whose examples are all left out "
-            "(ignore_index), for 0/0 or log(0) in training_step, or set local.on_divergence to skip"
-        )
-    if not len(wrong):
-        return DivergedError(
-            f"client {client} diverged in round {round + 1}: training loss {loss}, learning rate {rate:g}; "
-            "lower the learning rate, set local.gradient_clip, or set local.on_divergence to skip"
-        )
-    example = int(examples[wrong[0]])
-    return DivergedError(
-        f"client {client} diverged in round {round + 1} before it trained: the loss of its example {example} is "
-        f"{float(before[wrong[0]])} ({len(wrong)} of its {len(examples)} examples have such a loss), and no learning "
-        "rate helps; look for 0/0, log(0) or overflow in the net on that input, or set local.on_divergence to skip"
-    )
-
-
-def find_learning_rate(module: LightningModule) -> float:
-    """Returns the initial learning rate of a module; NaN if it cannot be known without a Trainer."""
-    found: Any = None
-    with suppress(Exception):  # a user's module may read its Trainer, which does not exist
-        found = module.configure_optimizers()
-    found = found.get("optimizer") if isinstance(found, Mapping) else found
-    found = found[0] if isinstance(found, (list, tuple)) else found
-    return float(found.param_groups[0]["lr"]) if isinstance(found, Optimizer) else float("nan")

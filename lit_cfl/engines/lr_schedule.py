@@ -7,6 +7,8 @@ every way of training and after a resume.
 
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from math import nan
 from typing import Any
 
 from lightning import LightningModule
@@ -15,7 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau, SequentialLR
 
 from lit_cfl.engines.mini_batches import Rates
-from lit_cfl.engines.optimizers import schedulers_in
+from lit_cfl.engines.optimizers import find_in
 from lit_cfl.errors import InputError, short_error
 
 __all__ = ["SequentialSchedule"]
@@ -112,19 +114,25 @@ def _only_optimizer(module: LightningModule) -> Optimizer:
             f"local.lr_schedule needs the optimizer's learning rates, but configure_optimizers of {name} raises "
             f"{short_error(error)} without a Trainer; make the optimizer from the module alone"
         ) from error
-    if schedulers := schedulers_in(configured):
+    if schedulers := find_in(configured, LRScheduler):
         raise InputError(
             f"local.lr_schedule is given, but configure_optimizers of {name} has the scheduler "
             f"{type(schedulers[0]).__name__}; return the optimizer alone, or leave out local.lr_schedule"
         )
-    found: Any = configured.get("optimizer") if isinstance(configured, Mapping) else configured
-    found = found[0] if isinstance(found, (list, tuple)) and len(found) == 1 else found
-    if not isinstance(found, Optimizer):
+    found = find_in(configured, Optimizer)
+    if len(found) != 1:
         raise InputError(
             f"local.lr_schedule needs one optimizer, but configure_optimizers of {name} does not return exactly one; "
             "return one, or leave out local.lr_schedule"
         )
-    return found
+    return found[0]
+
+
+def find_learning_rate(module: LightningModule) -> float:
+    """Returns the initial learning rate of a module; NaN if it cannot be known without a Trainer."""
+    with suppress(Exception):  # a user's module may read its Trainer, which does not exist
+        return float(find_in(module.configure_optimizers(), Optimizer)[0].param_groups[0]["lr"])
+    return nan
 
 
 def _other_options(group: Mapping[str, Any]) -> dict[str, Any]:

@@ -57,6 +57,30 @@ class LocalTraining:
     def budget(self) -> Budget:
         return Budget(self.epochs, "epochs", self.batch_size)
 
+    def batch_size_of(self, budget: Budget) -> BatchSize:
+        """Returns the batch size of a fit with this budget."""
+        return budget.batch_size or self.batch_size
+
+    def count_steps(self, budget: Budget, lengths: Tensor, sizes: Tensor) -> Tensor:
+        """Counts the mini-batches that each client trains on, int64 `[n]`; 0 for a client without examples.
+
+        Args:
+            budget: Budget of the fit, except its length.
+            lengths: The budget's length for each client, int64 `[n]`.
+            sizes: Number of examples of each client, int64 `[n]`.
+        """
+        in_epoch = steps_of_epoch(sizes, self.batch_size_of(budget), self.last_batch)
+        return lengths * (in_epoch if budget.unit == "epochs" else in_epoch.clamp(max=1))
+
+    def count_examples(self, budget: Budget, lengths: Tensor, sizes: Tensor) -> Tensor:
+        """Counts the examples in all mini-batches of each client, repeats included, int64 `[n]`; see `count_steps`."""
+        steps, batch_size = self.count_steps(budget, lengths, sizes), self.batch_size_of(budget)
+        in_epoch = steps_of_epoch(sizes, batch_size, self.last_batch)
+        full = sizes if batch_size == "full" else sizes.clamp(max=batch_size)
+        of_epoch = in_epoch * full if self.last_batch == "drop" else sizes
+        epochs = steps // in_epoch.clamp(min=1)
+        return epochs * of_epoch + (steps - epochs * in_epoch) * full
+
 
 def steps_of_epoch(sizes: Tensor, batch_size: BatchSize, last: LastBatch = "keep") -> Tensor:
     """Counts the mini-batches in an epoch of each client, int64 `[n]`; 0 for a client without examples.
@@ -70,34 +94,6 @@ def steps_of_epoch(sizes: Tensor, batch_size: BatchSize, last: LastBatch = "keep
         return sizes.clamp(max=1)
     whole = sizes // batch_size if last != "keep" else -(-sizes // batch_size)
     return whole.maximum(sizes.clamp(max=1))
-
-
-def count_steps(
-    budget: Budget, lengths: Tensor, sizes: Tensor, batch_size: BatchSize, last: LastBatch = "keep"
-) -> Tensor:
-    """Counts the mini-batches that each client trains on, int64 `[n]`.
-
-    Args:
-        budget: Budget of the fit; only its unit is read.
-        lengths: The budget's length for each client, int64 `[n]`.
-        sizes, batch_size, last: See `steps_of_epoch`.
-    """
-    in_epoch = steps_of_epoch(sizes, batch_size, last)
-    return lengths * (in_epoch if budget.unit == "epochs" else in_epoch.clamp(max=1))
-
-
-def count_examples(steps: Tensor, sizes: Tensor, batch_size: BatchSize, last: LastBatch = "keep") -> Tensor:
-    """Counts the examples in each client's first `steps` mini-batches, repeats included, int64 `[n]`.
-
-    Args:
-        steps: Number of mini-batches of each client, int64 `[n]`.
-        sizes, batch_size, last: See `steps_of_epoch`.
-    """
-    in_epoch = steps_of_epoch(sizes, batch_size, last)
-    full = sizes if batch_size == "full" else sizes.clamp(max=batch_size)
-    of_epoch = in_epoch * full if last == "drop" else sizes
-    epochs = steps // in_epoch.clamp(min=1)
-    return epochs * of_epoch + (steps - epochs * in_epoch) * full
 
 
 @dataclass(frozen=True, eq=False)

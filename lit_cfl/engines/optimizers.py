@@ -6,7 +6,7 @@ groups. It is the same as PyTorch's. Parameters and state change in place, so ea
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from lightning import LightningModule
@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from lit_cfl.errors import InputError
 
 Tensors = tuple[Tensor, ...]
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class FunctionalOptimizer:
 def _require_plain(configured: object) -> Optimizer:
     """Returns the optimizer that `configure_optimizers` returned. Raises InputError if its steps have no function."""
     if not isinstance(configured, Optimizer):
-        others = [f"the scheduler {type(scheduler).__name__}" for scheduler in schedulers_in(configured)]
+        others = [f"the scheduler {type(scheduler).__name__}" for scheduler in find_in(configured, LRScheduler)]
         raise InputError(others[0] if others else "configure_optimizers does not return one plain optimizer")
     optimizer, found = configured, []
     if type(optimizer) not in (SGD, Adam, AdamW):
@@ -122,12 +123,12 @@ def _require_plain(configured: object) -> Optimizer:
     return optimizer
 
 
-def schedulers_in(configured: object) -> list[LRScheduler]:
-    """Finds the learning rate schedulers in the return value of `configure_optimizers`."""
-    if isinstance(configured, LRScheduler):
+def find_in(configured: object, kind: type[Kind]) -> list[Kind]:
+    """Finds the optimizers, or the schedulers, in the return value of `configure_optimizers`."""
+    if isinstance(configured, kind):
         return [configured]
     parts = list(configured.values()) if isinstance(configured, Mapping) else configured
-    return [found for part in parts for found in schedulers_in(part)] if isinstance(parts, (list, tuple)) else []
+    return [found for part in parts for found in find_in(part, kind)] if isinstance(parts, (list, tuple)) else []
 
 
 def _sgd_(p: Tensor, g: Tensor, state: list[Tensor], option: dict[str, Any], first: Tensor) -> None:

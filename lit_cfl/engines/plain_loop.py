@@ -58,36 +58,23 @@ class LoopWay(TrainingWay):
         rows = work.models.new_empty(len(work), self.layout.num_columns)
         losses = torch.empty(len(work), dtype=torch.float64)
         optimizer = self._optimizer.with_rates(work.rates)
-        for client, (start, first, steps) in enumerate(
-            zip(work.starts, work.first_steps, work.steps.tolist(), strict=True)
-        ):
-            own = slice(start, start + int(work.sizes[client]))
-            self.layout.write(work.models[work.start[client]], self._module)
-            center = None if work.centers is None else work.centers[work.center[client]]
-            mine = slice(first, first + steps)
-            batches = work.batches.lists(mine)
-            keys = None if work.keys is None else work.keys[mine].tolist()
-            examples = work.inputs[own], work.labels[own]
-            weights = None if work.weights is None else work.weights[own]
-            loss = self._train(optimizer, examples, batches, keys, work.prox, center, weights)
-            losses[client] = float(loss) / sum(map(len, batches))
+        for client in range(len(work)):
+            losses[client] = self._train(work, client, optimizer)
             rows[client] = self.layout.read(self._module, rows.dtype, rows.device)
             ended(client + 1)
-        return rows, losses
+        return rows, losses / work.num_seen
 
-    def _train(
-        self,
-        optimizer: FunctionalOptimizer,
-        examples: Batch,
-        batches: list[Tensor],
-        keys: list[int] | None,
-        prox: float,
-        center: Tensor | None,
-        weights: Tensor | None,
-    ) -> Tensor:
-        """Trains the client whose model is in the module, in place. Returns the sum of its losses."""
+    def _train(self, work: CohortFit, client: int, optimizer: FunctionalOptimizer) -> Tensor:
+        """Trains a client's model in the module, and returns the sum of its losses."""
+        self.layout.write(work.models[work.start[client]], self._module)
         stacked = tuple(p.detach()[None] for p in self._parameters)  # views of the module's parameters
-        centers = None if center is None else self._pieces(center)
+        centers = None if work.centers is None else self._pieces(work.centers[work.center[client]])
+        own = slice(work.starts[client], work.starts[client] + int(work.sizes[client]))
+        steps = slice(work.first_steps[client], work.first_steps[client] + int(work.steps[client]))
+        inputs, labels = work.inputs[own], work.labels[own]
+        weights = None if work.weights is None else work.weights[own]
+        keys = None if work.keys is None else work.keys[steps].tolist()
+        batches = work.batches.lists(steps)
         state = optimizer.start(stacked)
         device = self.plan.device
         corrections = optimizer.corrections(torch.arange(1, len(batches) + 1)[:, None]).to(device).unbind(1)
@@ -96,10 +83,10 @@ class LoopWay(TrainingWay):
         for step, chosen in enumerate(batches):
             if keys is not None:
                 set_key(self._module, keys[step])
-            own = None if weights is None else weights[chosen]
-            gradients, loss = self._gradients(examples[0][chosen], examples[1][chosen], own)
+            factors = None if weights is None else weights[chosen]
+            gradients, loss = self._gradients(inputs[chosen], labels[chosen], factors)
             if centers is not None:
-                gradients = add_pull(centers, prox, gradients, stacked)
+                gradients = add_pull(centers, work.prox, gradients, stacked)
             if self.local.gradient_clip is not None:
                 gradients = clip_gradients(gradients, self.local.gradient_clip)
             optimizer.step_(stacked, gradients, state, corrections[step], first)
@@ -113,12 +100,11 @@ class LoopWay(TrainingWay):
         total, count = len(labels), 1
         if total > _PART and self._on_cpu:
             count = ceil(total / _PART) if self._can_split((inputs, labels)) else 1
-        batches = zip(inputs.tensor_split(count), labels.tensor_split(count), strict=True)
-        of_parts = [None] * count if weights is None else weights.tensor_split(count)
-        (first, factors), *others = zip(batches, of_parts, strict=True)
-        gradients, loss = self._share(first, factors, total)
-        for part, factors in others:
-            more, other = self._share(part, factors, total)
+        factors = [None] * count if weights is None else weights.tensor_split(count)
+        first, *others = zip(inputs.tensor_split(count), labels.tensor_split(count), factors, strict=True)
+        gradients, loss = self._share(*first, total)
+        for part in others:
+            more, other = self._share(*part, total)
             gradients, loss = [g + o for g, o in zip(gradients, more, strict=True)], loss + other
         return tuple(gradient[None] for gradient in gradients), loss
 
@@ -132,13 +118,13 @@ class LoopWay(TrainingWay):
             self._splits = torch.allclose(whole, torch.cat(parts), rtol=1e-4, atol=1e-6, equal_nan=True)
         return self._splits
 
-    def _share(self, part: Batch, weights: Tensor | None, total: int) -> tuple[list[Tensor], Tensor]:
+    def _share(self, inputs: Tensor, labels: Tensor, weights: Tensor | None, total: int) -> tuple[list[Tensor], Tensor]:
         """Computes what some of the examples contribute to the mean loss over all, and to its gradients."""
         dtype = self.plan.autocast
         with torch.enable_grad():
-            with nullcontext() if dtype is None else torch.autocast(part[1].device.type, dtype):
-                loss = weighted_losses_of(self._module, part, weights).mean()
-                loss = loss if len(part[1]) == total else loss * (len(part[1]) / total)
+            with nullcontext() if dtype is None else torch.autocast(labels.device.type, dtype):
+                loss = weighted_losses_of(self._module, (inputs, labels), weights).mean()
+                loss = loss if len(labels) == total else loss * (len(labels) / total)
             found = torch.autograd.grad(loss, self._parameters, materialize_grads=True)  # 0 for those that it lacks
         return [gradient.to_dense() if gradient.is_sparse else gradient for gradient in found], loss.detach()
 

@@ -96,7 +96,9 @@ class RoundWork:
         if len(clients) and int(clients.min()) < 0:
             raise ValueError(f"there is no client {int(clients.min())}; ids are 0 or more")
         self._require_rows(models, request.start)
-        if prox and centers is not None:
+        if prox:
+            if centers is None:
+                raise TypeError("prox needs centers")
             self._require_rows(centers, request.center)
         self._count(budget, request.lengths, clients)
         return self.engine.fit(request, self.round, self.data)
@@ -112,9 +114,9 @@ class RoundWork:
             raise ValueError(f"a client has the model {int(which.max())}, but there are {len(models)} models")
 
     def _count(self, budget: Budget, lengths: Tensor, clients: Tensor) -> None:
-        sizes, describer = self.data.num_examples[clients], self.engine.describer
-        self.costs.steps += int(describer.steps(budget, lengths, sizes).sum())
-        self.costs.examples += int(describer.count_seen(budget, lengths, sizes).sum())
+        sizes, local = self.data.num_examples[clients], self.engine.local
+        self.costs.steps += int(local.count_steps(budget, lengths, sizes).sum())
+        self.costs.examples += int(local.count_examples(budget, lengths, sizes).sum())
 
     def gradients(self, model: Tensor, clients: Tensor, sketch: Sketch | None = None) -> Tensor:
         self._require_rows(model[None])

@@ -107,7 +107,7 @@ class Scorer:
         batches = (part.split(counts.tolist()) for part in (inputs, labels, index))
         found = []
         for number, *batch, own in zip(numbers.tolist(), *batches, strict=True):
-            with note_on_error(partial(_while_scored, named, number)):
+            with note_on_error(partial("while {} was scored".format, named(number))):
                 row = send(models[number], self._device).to(self._dtype)
                 found.append(self._outcomes(row, (batch[0], batch[1]), int(own[0])))
         return torch.cat(found, dim=1)
@@ -163,10 +163,6 @@ class Scorer:
     def _penalty(self, row: Tensor) -> float:
         self._layout.write(row, self._module)
         return penalty_of(self._module)
-
-
-def _while_scored(named: ModelName, number: int) -> str:
-    return f"while {named(number)} was scored"
 
 
 def split_reads(count: int) -> list[slice]:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.cores import count_cores
-from lit_cfl.engines.mini_batches import count_steps
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.engines.ways import get_way, reason_against
@@ -142,7 +141,7 @@ def time_cohort(prepared: PreparedRun) -> tuple[int, float]:
 def _lengths(prepared: PreparedRun, cohort: Tensor) -> Tensor:
     """Counts the mini-batches of each client in a round, int64 `[n]`."""
     local, sizes = prepared.experiment.local, prepared.data.num_examples[cohort]
-    return count_steps(local.budget, torch.full_like(sizes, local.epochs), sizes, local.batch_size, local.last_batch)
+    return local.count_steps(local.budget, torch.full_like(sizes, local.epochs), sizes)
 
 
 def _growing(lengths: Tensor) -> Iterator[Tensor]:

@@ -1,5 +1,6 @@
 """Tests the mini-batches of a cohort and their permutations against a loop over clients and epochs."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -9,9 +10,8 @@ from lit_cfl.engines import steps as compiled
 from lit_cfl.engines.mini_batches import (
     BatchSize,
     LastBatch,
+    LocalTraining,
     MiniBatches,
-    count_examples,
-    count_steps,
     draw_batches,
     steps_of_epoch,
 )
@@ -54,11 +54,13 @@ def test_a_cohorts_mini_batches_are_those_of_each_clients_own_generator(batch_si
         batch for seed, size, count in clients for batch in one_by_one(seed, size, count, batch_size, last)
     ]
     of_each = [int(part.sum()) for part in table.counts.split(steps.tolist())]
-    assert count_examples(steps, SIZES, batch_size, last).tolist() == of_each
+    local = LocalTraining(1, batch_size, last)
+    assert local.count_examples(Budget(1, "steps"), steps, SIZES).tolist() == of_each
 
 
 def test_a_client_without_data_or_left_out_has_no_examples_in_its_mini_batches():
-    assert count_examples(torch.tensor([0, 0, 2]), torch.tensor([0, 9, 9]), 4).tolist() == [0, 0, 8]
+    lengths, sizes = torch.tensor([2, 0, 2]), torch.tensor([0, 9, 9])
+    assert LocalTraining(1, 4).count_examples(Budget(1, "steps"), lengths, sizes).tolist() == [0, 0, 8]
 
 
 def test_a_clients_mini_batches_do_not_depend_on_the_others():
@@ -79,9 +81,10 @@ def test_steps_of_an_epoch_by_hand(last: LastBatch, expected: list[int]):
 
 def test_a_budget_counts_epochs_or_steps_and_leaves_out_who_has_no_example():
     sizes, lengths = torch.tensor([0, 9, 9]), torch.tensor([2, 2, 0])
-    assert count_steps(Budget(2), lengths, sizes, 4).tolist() == [0, 6, 0]
-    assert count_steps(Budget(2, "steps"), lengths, sizes, 4).tolist() == [0, 2, 0]
-    assert count_steps(Budget(2), lengths, sizes, 4, "join").tolist() == [0, 4, 0]
+    local = LocalTraining(1, 4)
+    assert local.count_steps(Budget(2), lengths, sizes).tolist() == [0, 6, 0]
+    assert local.count_steps(Budget(2, "steps"), lengths, sizes).tolist() == [0, 2, 0]
+    assert replace(local, last_batch="join").count_steps(Budget(2), lengths, sizes).tolist() == [0, 4, 0]
 
 
 def test_join_puts_the_rest_into_the_mini_batch_before_and_drop_leaves_it_out():

@@ -272,7 +272,7 @@ def test_examples_are_stored_once_a_run_and_a_model_once_a_fit(two_workers: Engi
     for _ in range(2):
         work.fit(models, ids(1, 2, 3, 4), ids(2, 0, 2, 0), prox=0.1, centers=models, center=ids(2, 2, 0, 0))
     kinds = Counter(type(value).__name__ for value in stored)
-    shares = {"FitRequest": 4, "Tensor": 6}  # of a fit: two requests, and the models 0 and 2, 0 alone, 2 alone
+    shares = {"FitRequest": 4, "Tensor": 4}  # of a fit: two requests, and the models and the centres 0 and 2
     assert kinds == {"Examples": 1, "ClientIndex": 1, **shares}
 
 

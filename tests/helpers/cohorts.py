@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lit_cfl.engines.cohort import CohortFit
 from lit_cfl.engines.dropout import replace_dropout, set_key
-from lit_cfl.engines.mini_batches import LocalTraining, MiniBatches, count_steps, draw_batches, steps_of_epoch
+from lit_cfl.engines.mini_batches import LocalTraining, MiniBatches, draw_batches, steps_of_epoch
 from lit_cfl.engines.task_protocol import losses_of
 from lit_cfl.local_work import Budget
 from lit_cfl.parameters import ParameterLayout
@@ -40,13 +40,13 @@ def cohort(
     """
     rng, total, n = torch.Generator().manual_seed(7), sum(sizes), len(sizes)
     budget = budget or local.budget
-    batch_size = budget.batch_size or local.batch_size
+    batch_size = local.batch_size_of(budget)
     held = torch.tensor(sizes)
     lengths = torch.as_tensor(budget.length).expand(n)
     classes = torch.randint(outputs, (total,), generator=rng)
     inputs = torch.rand(total, *shape, generator=rng, dtype=torch.float64).to(dtype)
     models = torch.randn(5, layout.num_columns, generator=rng, dtype=torch.float64) / 4
-    steps = count_steps(budget, lengths, held, batch_size)
+    steps = replace(local, last_batch="keep").count_steps(budget, lengths, held)
     return CohortFit(
         clients=torch.arange(n),
         models=models[:3].to(dtype),
