@@ -314,11 +314,6 @@ class FitDescriber:
         steps = self.local.count_steps(request.budget, request.lengths, sizes)
         ids, last = clients.tolist(), self.local.last_batch
         seeds = derive_each(self.seed, request.purpose, round, ids=ids)
-
-        def keys(purpose: str) -> Tensor:
-            own = derive_each(self.seed, purpose, round, ids=ids)
-            return keys_of_steps(torch.tensor(own, dtype=torch.int64), steps)
-
         return CohortFit(
             clients,
             request.models,
@@ -332,19 +327,21 @@ class FitDescriber:
             steps,
             steps_of_epoch(sizes, batch_size, last),
             draw_batches(seeds, sizes, steps, batch_size, last),
-            keys(f"{request.purpose}/dropout") if self.draws_masks else None,
+            self._keys(f"{request.purpose}/dropout", round, ids, steps) if self.draws_masks else None,
             derive_each(self.seed, f"{request.purpose}/module", round, ids=ids) if self.seeds_generators else None,
             request.rates,
             None if request.weights is None else torch.cat([*request.weights]),
-            keys(f"{request.purpose}/augment") if data.examples.augment is not None else None,
+            self._keys(f"{request.purpose}/augment", round, ids, steps) if data.examples.augment is not None else None,
         )
+
+    def _keys(self, purpose: str, round: int, ids: Sequence[int], steps: Tensor) -> Tensor:
+        own = derive_each(self.seed, purpose, round, ids=ids)
+        return keys_of_steps(torch.tensor(own, dtype=torch.int64), steps)
 
     def gradients(self, clients: Tensor, round: int, data: FederatedData) -> CohortFit:
         """Builds the tensors for computing these clients' gradients, except the model and the examples."""
-        ids, keys, sizes = clients.tolist(), None, data.num_examples[clients]
-        if self.draws_masks:
-            of_clients = derive_each(self.seed, "gradient/dropout", round, ids=ids)
-            keys = keys_of_steps(torch.tensor(of_clients), torch.ones_like(clients))
+        ids, sizes = clients.tolist(), data.num_examples[clients]
+        keys = self._keys("gradient/dropout", round, ids, torch.ones_like(clients)) if self.draws_masks else None
         seeds = derive_each(self.seed, "gradient", round, ids=ids) if self.seeds_generators else None
         none = torch.zeros_like(clients)
         return CohortFit(

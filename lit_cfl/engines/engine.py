@@ -228,10 +228,6 @@ class Engine:
         with self._evaluating() as scorer:
             return scorer.penalties(models)
 
-    def _seed_scores(self, first: int) -> None:
-        """Seeds what a module draws for a batch that begins with this example."""
-        seed_global_generators(derive(self.seed, "evaluation", first))
-
     @contextmanager
     def _evaluating(self) -> Iterator[Scorer]:
         """Yields the scorer. Models that draw random numbers draw the same ones each time.
@@ -240,7 +236,7 @@ class Engine:
             InputError: memory runs out.
         """
         if self._scorer is None:
-            self._scorer = self.way.scorer(self._seed_scores)
+            self._scorer = self.way.scorer(lambda first: seed_global_generators(derive(self.seed, "evaluation", first)))
         with self.own_stream("evaluation"):
             try:
                 yield self._scorer
@@ -322,16 +318,13 @@ class Engine:
         Args:
             lengths: The budget's length for each client, int64 `[n]`.
         """
-        if self._refuses_single(data):
-            sizes, last = data.num_examples[clients], self.local.last_batch
-            steps = self.local.count_steps(budget, lengths, sizes)
-            require_no_single_batch(clients, steps, sizes, self.local.batch_size_of(budget), last)
-
-    def _refuses_single(self, data: FederatedData) -> bool:
         if self._single is None:
             with self.own_stream("single example"):
                 self._single = rejects_single_example(self.template, data.examples)
-        return self._single
+        if self._single:
+            sizes, last = data.num_examples[clients], self.local.last_batch
+            steps = self.local.count_steps(budget, lengths, sizes)
+            require_no_single_batch(clients, steps, sizes, self.local.batch_size_of(budget), last)
 
     def fit(self, request: FitRequest, round: int, data: FederatedData) -> Fitted:
         """Trains the clients part by part; holds all rows if they take at most `plan.rows_mib`."""
@@ -377,13 +370,10 @@ class Engine:
         return [slice(start + part.start, start + part.stop) for part in parts]
 
     def _split(self, sizes: Tensor, data: FederatedData) -> Iterator[slice]:
-        """Splits clients with these numbers of examples `[n]` into parts that fit into memory."""
-        return split_clients(sizes, self._examples_that_fit(data), self._clients_that_fit)
-
-    def _examples_that_fit(self, data: FederatedData) -> int:
-        """Maximum number of examples in a part of several clients."""
+        """Splits clients with these numbers of examples `[n]` into parts that fit into the memory of all workers."""
         each = self.plan.dtype.itemsize * max(1, torch.Size(data.examples.input_shape).numel())
-        return _PART_MIB[torch.device(self.device).type] * 2**20 // each
+        most = _PART_MIB[torch.device(self.device).type] * 2**20 // each * max(1, self.plan.workers)
+        return split_clients(sizes, most, self._clients_that_fit)
 
     def fit_parts(
         self, request: FitRequest, parts: Sequence[slice], round: int, data: FederatedData
@@ -447,7 +437,11 @@ class Engine:
     def _fit_part(
         self, request: FitRequest, part: slice, own: Tensor, work: CohortFit, round: int, data: FederatedData
     ) -> Chunk:
-        """Trains the clients at the positions `own` of a part; the others keep their models."""
+        """Trains the clients at the positions `own` of a part; the others, and those that diverge, keep their models.
+
+        Raises:
+            DivergedError: a client diverges, and the run shall stop.
+        """
         self.report_fit(request, round, part.start)
         count = part.stop - part.start
         losses, trained = torch.full((count,), nan, dtype=torch.float64), torch.zeros(count, dtype=torch.bool)
@@ -457,23 +451,17 @@ class Engine:
             rows, found = self._train(work, request, round, part.start)
             finite = _finite(rows) & (found.isfinite() | (found.isnan() & (not self.way.reports_every_loss)))
             if not finite.all():
-                self._undo_divergence(work, rows, found, finite, round, data)
+                diverged = (~finite).nonzero().flatten()
+                if self.local.on_divergence == "stop":
+                    raise self._explain_divergence(work, int(diverged[0]), float(found[diverged[0]]), round, data)
+                diverged = send(diverged, rows.device)
+                rows[diverged] = work.models[send(work.start, rows.device)[diverged]]
             losses[own], trained[own] = found.where(finite, nan), finite
         if rows is None or len(own) < count:
             starts, which = move_rows(self.device, self.plan.dtype, request.models, request.start[part])
             everyone = starts.index_select(0, send(which, starts.device))
             rows = everyone if rows is None else everyone.index_copy_(0, send(own, everyone.device), rows)
         return Chunk(part.start, rows, losses, trained)
-
-    def _undo_divergence(
-        self, work: CohortFit, rows: Tensor, losses: Tensor, finite: Tensor, round: int, data: FederatedData
-    ) -> None:
-        """Gives clients that diverged their start models back. Raises DivergedError if the run shall stop."""
-        diverged = (~finite).nonzero().flatten()
-        if self.local.on_divergence == "stop":
-            raise self._explain_divergence(work, int(diverged[0]), float(losses[diverged[0]]), round, data)
-        diverged = send(diverged, rows.device)
-        rows[diverged] = work.models[send(work.start, rows.device)[diverged]]
 
     def _explain_divergence(
         self, work: CohortFit, position: int, loss: float, round: int, data: FederatedData

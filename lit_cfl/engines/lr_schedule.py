@@ -6,10 +6,9 @@ every way of training and after a resume.
 """
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from math import nan
-from typing import Any
 
 from lightning import LightningModule
 from torch import Tensor
@@ -51,7 +50,9 @@ class RoundRates:
 
     def __init__(self, schedule: Callable[[Optimizer], LRScheduler], module: LightningModule) -> None:
         self._optimizer = _only_optimizer(module)
-        self._fixed = [_other_options(group) for group in self._optimizer.param_groups]
+        groups = self._optimizer.param_groups
+        may = ("params", "lr", "initial_lr")  # a schedule may change no other option
+        self._fixed = [{k: v for k, v in g.items() if k not in may and not isinstance(v, Tensor)} for g in groups]
         try:
             self._scheduler = schedule(self._optimizer)
         except Exception as error:  # a scheduler, perhaps a user's, may raise anything
@@ -133,8 +134,3 @@ def find_learning_rate(module: LightningModule) -> float:
     with suppress(Exception):  # a user's module may read its Trainer, which does not exist
         return float(find_in(module.configure_optimizers(), Optimizer)[0].param_groups[0]["lr"])
     return nan
-
-
-def _other_options(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns those options of a parameter group that no schedule may change."""
-    return {k: v for k, v in group.items() if k not in ("params", "lr", "initial_lr") and not isinstance(v, Tensor)}

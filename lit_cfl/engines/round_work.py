@@ -1,7 +1,7 @@
 """Implements an algorithm's requests to clients with an engine."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,7 +13,6 @@ from lit_cfl.engines.cohort import FitRequest
 from lit_cfl.engines.scorer import EVALUATION_BATCH
 from lit_cfl.errors import join_ids, note_on_error
 from lit_cfl.local_work import Budget, ClientFunction, Fitted, LocalCosts, Sketch, Statistic, count_bytes, per_client
-from lit_cfl.parameters import ParameterLayout
 
 if TYPE_CHECKING:
     from lit_cfl.engines.engine import Engine
@@ -21,47 +20,22 @@ if TYPE_CHECKING:
 _LOSSES_AT_ONCE = 2**22  # maximum number of losses, one per example and model, that are computed at once
 
 
-@dataclass(frozen=True, eq=False)
 class RoundWork:
     """Implements `LocalWork` with an engine, for one round and its data."""
 
-    engine: "Engine"
-    round: int
-    data: FederatedData
-    costs: LocalCosts = field(default_factory=LocalCosts)
-    _sent: list[int] = field(default_factory=list)  # bytes sent by each `map`
-
-    @property
-    def layout(self) -> ParameterLayout:
-        return self.engine.layout
-
-    @property
-    def population(self) -> Tensor:
-        return self.data.population
-
-    @property
-    def num_examples(self) -> Tensor:
-        return self.data.num_examples
+    def __init__(self, engine: "Engine", round: int, data: FederatedData) -> None:
+        self.engine, self.round, self.data = engine, round, data
+        self.costs, self.bytes_up = LocalCosts(), 0
+        self.layout, self.skew, self.true_clusters = engine.layout, data.skew, data.true_clusters
+        self.population, self.num_examples = data.population, data.num_examples
 
     @property
     def label_counts(self) -> Tensor:
         return self.data.label_counts
 
     @property
-    def true_clusters(self) -> Tensor:
-        return self.data.true_clusters
-
-    @property
     def budget(self) -> Budget:
         return self.engine.local.budget
-
-    @property
-    def skew(self) -> str:
-        return self.data.skew
-
-    @property
-    def bytes_up(self) -> int:
-        return sum(self._sent)
 
     def initial(self, number: int) -> Tensor:
         return self.engine.initial(number)
@@ -156,7 +130,7 @@ class RoundWork:
 
     def map(self, function: ClientFunction, clients: Tensor, model: Tensor | None = None) -> list[Statistic | None]:
         found = self.engine.statistics(function, clients, model, self.round, self.data)
-        self._sent.append(count_bytes(found))
+        self.bytes_up += count_bytes(found)
         self.costs.scored += int(self.data.num_examples[clients].sum())
         return found
 

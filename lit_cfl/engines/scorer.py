@@ -88,17 +88,14 @@ class Scorer:
     ) -> Outcomes:
         """Computes losses and scores of examples, each under its own mixture of the models; see `Engine`."""
         models, found = send(models, self._device).to(self._dtype), list[Tensor]()
+        load = [partial(self._layout.write, model, self._module) for model in models]
         for read in split_reads(len(index)):
             batch = examples.batch(index[read], self._dtype, self._device)
             own = send(weights[which[read]], self._device)
-            found.append(self._mixed_outcomes(models, own, batch, int(index[read.start])))
+            self._seed(int(index[read.start]))
+            parts = zip(self._split(batch), own.split(self._pass), strict=True)
+            found += [mixed_outcomes_of(self._module, part, load, weight) for part, weight in parts]
         return self._join(found, index % len(examples))
-
-    def _mixed_outcomes(self, models: Tensor, weights: Tensor, batch: Batch, first: int) -> Tensor:
-        self._seed(first)
-        load = [partial(self._layout.write, model, self._module) for model in models]
-        parts = zip(self._split(batch), weights.split(self._pass), strict=True)
-        return torch.cat([mixed_outcomes_of(self._module, part, load, own) for part, own in parts], dim=1)
 
     def _score(self, models: Tensor, which: Tensor, index: Tensor, examples: Examples, named: ModelName) -> Tensor:
         """Computes the outcomes of a batch whose examples belong to several models."""
@@ -158,11 +155,11 @@ class Scorer:
     @torch.no_grad()
     def penalties(self, models: Tensor) -> Tensor:
         """Computes the penalty that the task adds to every training loss: float64 `[K]`, 0 without a penalty."""
-        return torch.tensor([self._penalty(row) for row in models], dtype=torch.float64)
-
-    def _penalty(self, row: Tensor) -> float:
-        self._layout.write(row, self._module)
-        return penalty_of(self._module)
+        found = []
+        for row in models:
+            self._layout.write(row, self._module)
+            found.append(penalty_of(self._module))
+        return torch.tensor(found, dtype=torch.float64)
 
 
 def split_reads(count: int) -> list[slice]:
