@@ -22,7 +22,7 @@ from lit_cfl.data import Augment, Examples, FederatedData
 from lit_cfl.data.augment import AugmentFunction, Batch
 from lit_cfl.datamodules import ArrayData, Digits, Hybrid
 from lit_cfl.engines.choose_plan import build_engine
-from lit_cfl.engines.cohort import CohortFit, augment_examples
+from lit_cfl.engines.cohort import CohortFit, augment_examples, split_clients
 from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
@@ -192,7 +192,7 @@ def test_order_company_and_chunks_of_clients_change_no_bit(plan: str, local: Loc
     assert torch.equal(fit(ids(2)), whole[[2]])
     small = replace(WAYS[plan], rows_mib=1)
     engine = build_engine(task(NETS["mlp"]), small, 5, local)
-    engine._examples_that_fit = lambda data: 1  # type: ignore[method-assign]  # a client at a time
+    engine._split = lambda sizes, data: split_clients(sizes, 1, 9)  # type: ignore[method-assign]  # a client at a time
     models = torch.stack([engine.initial(number) for number in range(3)])
     clients = ids(0, 1, 2, 3, 4, 5)
     assert torch.equal(engine.at(2, augmented_data()).fit(models, clients, clients % 2).rows, whole)
@@ -200,7 +200,7 @@ def test_order_company_and_chunks_of_clients_change_no_bit(plan: str, local: Loc
 
 def test_parts_are_cut_by_the_examples_of_all_mini_batches():
     engine, data = engine_of(local=LocalTraining(3, 10)), augmented_data()
-    engine._examples_that_fit = lambda data: 80  # type: ignore[method-assign]
+    engine._split = lambda sizes, data: split_clients(sizes, 80, 9)  # type: ignore[method-assign]
     sizes = []
     fit = engine.way.fit
     engine.way.fit = lambda work, ended: sizes.append(len(work.inputs)) or fit(work, ended)  # type: ignore[method-assign,func-returns-value]
