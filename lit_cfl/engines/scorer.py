@@ -1,7 +1,7 @@
 """Computes losses and scores of many models on many examples."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -120,37 +120,31 @@ class Scorer:
         return list(zip(inputs, labels, strict=True))
 
     def _join(self, parts: Sequence[Tensor], numbers: Tensor) -> Outcomes:
-        """Joins the outcomes `[..., n]` of parts of the examples, and checks them.
+        """Joins the outcomes `[..., n]` of parts of the examples; a value of weight 0 is replaced by 0.
 
-        `numbers` are the examples' numbers for error messages.
-        """
-        last = 1 + 2 * len(per_example(scores_of(self._module)))  # number of rows before the outputs, see `outcomes_of`
-        nobody = torch.empty(last, 0, dtype=torch.float64)
-        # transferred only at the end, so that a GPU need not wait in between
-        rows = torch.cat([*parts], dim=1).cpu() if parts else nobody
-        outputs = rows[last:].T if len(rows) > last else None
-        return self._check(Outcomes(rows[0], rows[1:last:2], rows[2:last:2], outputs), numbers)
-
-    def _check(self, found: Outcomes, numbers: Tensor) -> Outcomes:
-        """Checks and returns the outcomes; a value of weight 0 is replaced by 0.
+        Args:
+            numbers: The examples' numbers, for error messages.
 
         Raises:
             InputError: a weight is negative or not finite, or a value is not finite though the loss is: only a diverged
                 model may have such values.
         """
-        values = found.values.where(found.weights != 0, 0)
-        no_weight = ~(found.weights >= 0) | found.weights.isinf()
-        no_value = ~values.isfinite() & found.losses.isfinite()
-        for what, given, wrong in (("weight", found.weights, no_weight), ("value", values, no_value)):
-            if wrong.any():
-                score, place = (int(at[0]) for at in wrong.nonzero(as_tuple=True))
-                task, name = type(self._module).__name__, per_example(scores_of(self._module))[score].name
-                raise InputError(
-                    f"{task}.outcomes returned the {what} {float(given[score, place]):g} for the score {name!r} of "
-                    f"example {int(numbers[place])}, whose loss is {float(found.losses[place]):g}; give weights of 0 "
-                    "or more, and finite values wherever the loss is finite"
-                )
-        return replace(found, values=values)
+        kinds = per_example(scores_of(self._module))
+        last = 1 + 2 * len(kinds)  # number of rows before the outputs, see `outcomes_of`
+        # transferred only at the end, so that a GPU need not wait in between
+        rows = torch.cat([*parts], dim=1).cpu() if parts else torch.empty(last, 0, dtype=torch.float64)
+        losses, weights = rows[0], rows[2:last:2]
+        values = rows[1:last:2].where(weights != 0, 0)
+        wrong = ~(weights >= 0) | weights.isinf() | (~values.isfinite() & losses.isfinite())
+        if wrong.any():
+            score, place = wrong.nonzero()[0].tolist()
+            raise InputError(
+                f"{type(self._module).__name__}.outcomes returned the value {float(values[score, place]):g} with the "
+                f"weight {float(weights[score, place]):g} for the score {kinds[score].name!r} of example "
+                f"{int(numbers[place])}, whose loss is {float(losses[place]):g}; give weights of 0 or more, and finite "
+                "values wherever the loss is finite"
+            )
+        return Outcomes(losses, values, weights, rows[last:].T if len(rows) > last else None)
 
     @torch.no_grad()
     def penalties(self, models: Tensor) -> Tensor:
