@@ -99,7 +99,7 @@ class Engine:
         return self.plan.device
 
     def at(self, round: int, data: FederatedData) -> RoundWork:
-        """Returns the `LocalWork` of this round, without any computation."""
+        """Returns the `LocalWork` of this round."""
         return RoundWork(self, round, data)
 
     def initial(self, number: int) -> Tensor:

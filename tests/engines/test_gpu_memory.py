@@ -19,6 +19,7 @@ import lit_cfl
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.data import Examples
 from lit_cfl.engines.choose_plan import choose_plan
+from lit_cfl.engines.cohort import split_clients
 from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked import way as stack_way
@@ -41,7 +42,7 @@ def trained(engine: Engine) -> Tensor:
 
 
 def test_examples_on_the_cpu_are_gathered_while_those_before_train(gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Engine, "_examples_that_fit", lambda *_: 40)  # makes three groups
+    monkeypatch.setattr(Engine, "_split", lambda engine, sizes, data: split_clients(sizes, 40, 99))  # three groups
     monkeypatch.setattr("lit_cfl.engines.engine.fits_on", lambda *_: False)
     expected, gathered, threads = trained(engine_of("mlp", CPU_PLAN)), Semaphore(0), set()
     # the second group is gathered while the first one trains
