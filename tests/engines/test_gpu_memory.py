@@ -18,7 +18,6 @@ from torch.testing import assert_close
 import lit_cfl
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.data import Examples
-from lit_cfl.engines.choose_plan import choose_plan
 from lit_cfl.engines.cohort import split_clients
 from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.plan import Plan
@@ -171,7 +170,7 @@ def test_gpu_without_room_for_one_client_is_refused(monkeypatch: pytest.MonkeyPa
 def test_a_resumed_run_starts_with_the_lanes_that_fitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     card = SimpleNamespace(total_memory=2**34)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
-    monkeypatch.setattr(choose_plan, "count_gpus", lambda: 1)
+    monkeypatch.setattr("lit_cfl.engines.choose_plan.count_gpus", lambda: 1)
     lanes, whole = [], Engine._train
 
     def train(self: Engine, *given: object) -> object:
