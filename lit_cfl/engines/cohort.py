@@ -182,14 +182,6 @@ class TrainingWay(ABC):
             fit, float64 `[n]` on the CPU. NaN and infinity are returned unchanged.
         """
 
-    def loss_at_rest(self, work: CohortFit, client: int) -> float | None:
-        """Computes the loss that a client's fit reports if its model does not change; None if that is unknown.
-
-        Args:
-            client: Position of the client in the cohort.
-        """
-        return None
-
     @torch.no_grad()
     def gradients(self, model: Tensor, work: CohortFit, ended: Ended) -> Tensor:
         """Computes each client's gradient of its mean training loss, in training mode: `[n, d]`, 0 for buffers.

@@ -2,13 +2,12 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from hashlib import sha256
-from math import isfinite, nan
-from typing import Any
+from math import nan
 
 import torch
 from lightning import LightningModule
@@ -32,10 +31,11 @@ from lit_cfl.engines.cohort import (
 from lit_cfl.engines.dropout import key_names
 from lit_cfl.engines.lr_schedule import RoundRates
 from lit_cfl.engines.mini_batches import LocalTraining, Rates
+from lit_cfl.engines.optimizers import find_parts
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.round_work import RoundWork
 from lit_cfl.engines.scorer import EVALUATION_BATCH, ModelName, Outcomes, Scorer
-from lit_cfl.engines.task_protocol import TaskFactory, build_module, explain_missing_gradients
+from lit_cfl.engines.task_protocol import TaskFactory, build_module, users_errors
 from lit_cfl.engines.ways import get_way
 from lit_cfl.errors import DivergedError, InputError, Notice, count_noun, join_ids, note_on_error
 from lit_cfl.local_work import Budget, Chunk, ClientFunction, Fitted, Statistic, keep_statistic
@@ -296,7 +296,10 @@ class Engine:
         inputs, labels = self.examples(data).batch(data.train.select(own).entries, dtype, device)
         work = replace(self.describer.gradients(own, round, data), inputs=inputs, labels=labels)
         now = _Now(own, self.way.is_collective, report)
-        with note_on_error(partial(now.describe, round)), explain_missing_gradients(round):
+        with (
+            note_on_error(partial(now.describe, round)),
+            users_errors(f"no gradient can be computed in round {round + 1}: ", _without_trainer),
+        ):
             found = self.way.gradients(model.to(device, dtype), work, now.ended)
         return found if len(held) == len(clients) else rows.index_copy_(0, send(held, device), found)
 
@@ -496,8 +499,7 @@ class Engine:
         mine, start = data.train[client], work.models[work.start[position]]
         before = self.losses_of_all(start[None].cpu(), mine, data)[0]
         rate = work.rates[0] if work.rates else find_learning_rate(self.template)
-        rest = self.way.loss_at_rest(work, position)
-        return explain_divergence(client, round, loss, rate, mine % len(data.examples), before, rest)
+        return explain_divergence(client, round, loss, rate, mine % len(data.examples), before)
 
     def _train(self, work: CohortFit, request: FitRequest, round: int, before: int) -> tuple[Tensor, Tensor]:
         """Trains the clients of one part; the run may be interrupted after any client. Errors name the client."""
@@ -595,7 +597,7 @@ class _Now:
 
 
 def explain_divergence(
-    client: int, round: int, loss: float, rate: float, examples: Tensor, before: Tensor, rest: float | None = None
+    client: int, round: int, loss: float, rate: float, examples: Tensor, before: Tensor
 ) -> DivergedError:
     """Builds the error for a client that diverged in training, or whose losses were not finite before training.
 
@@ -605,19 +607,13 @@ def explain_divergence(
         rate: Learning rate of the client.
         examples: Numbers of its training examples, int64 `[n]`.
         before: Their losses under the client's initial model `[n]`.
-        rest: Training loss of the client if its model does not change; None = unknown.
     """
     wrong = (~before.isfinite()).nonzero().flatten()
-    if not len(wrong) and rest is not None and not isfinite(rest):
-        return DivergedError(
-            f"client {client} diverged in round {round + 1}: the loss of one of its mini-batches is not finite with "
-            "its initial model, too, and no learning rate helps; look for a mini-batch whose examples are all left out "
-            "(ignore_index), for 0/0 or log(0) in training_step, or set local.on_divergence to skip"
-        )
     if not len(wrong):
         return DivergedError(
             f"client {client} diverged in round {round + 1}: training loss {loss}, learning rate {rate:g}; "
-            "lower the learning rate, set local.gradient_clip, or set local.on_divergence to skip"
+            "lower the learning rate, set local.gradient_clip, look in training_step for 0/0, log(0) or a mini-batch "
+            "whose examples are all left out (ignore_index), or set local.on_divergence to skip"
         )
     example = int(examples[wrong[0]])
     return DivergedError(
@@ -627,11 +623,14 @@ def explain_divergence(
     )
 
 
+def _without_trainer(error: Exception) -> str:
+    return (
+        "; `losses` is called without a Trainer here, so it must not read what only a fit sets; change it, or choose "
+        "an option that needs no gradients (StoCFL: psi: update)"
+    )
+
+
 def find_learning_rate(module: LightningModule) -> float:
     """Returns the initial learning rate of a module; NaN if it cannot be known without a Trainer."""
-    found: Any = None
-    with suppress(Exception):  # a user's module may read its Trainer, which does not exist
-        found = module.configure_optimizers()
-    found = found.get("optimizer") if isinstance(found, Mapping) else found
-    found = found[0] if isinstance(found, (list, tuple)) else found
-    return float(found.param_groups[0]["lr"]) if isinstance(found, Optimizer) else float("nan")
+    optimizers = (part for part in find_parts(module) if isinstance(part, Optimizer))
+    return next((float(one.param_groups[0]["lr"]) for one in optimizers), nan)

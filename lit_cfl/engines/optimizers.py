@@ -5,6 +5,7 @@ groups. It is the same as PyTorch's. Parameters and state change in place, so ea
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -122,12 +123,24 @@ def _require_plain(configured: object) -> Optimizer:
     return optimizer
 
 
-def schedulers_in(configured: object) -> list[LRScheduler]:
-    """Finds the learning rate schedulers in the return value of `configure_optimizers`."""
-    if isinstance(configured, LRScheduler):
+def parts_of(configured: object) -> list[Optimizer | LRScheduler]:
+    """Finds the optimizers and schedulers in the return value of `configure_optimizers`."""
+    if isinstance(configured, (Optimizer, LRScheduler)):
         return [configured]
     parts = list(configured.values()) if isinstance(configured, Mapping) else configured
-    return [found for part in parts for found in schedulers_in(part)] if isinstance(parts, (list, tuple)) else []
+    return [found for part in parts for found in parts_of(part)] if isinstance(parts, (list, tuple)) else []
+
+
+def find_parts(module: LightningModule) -> list[Optimizer | LRScheduler]:
+    """Finds a module's optimizers and schedulers; none if it needs a Trainer, or is wrong, which training reports."""
+    with suppress(Exception):
+        return parts_of(module.configure_optimizers())
+    return []
+
+
+def schedulers_in(configured: object) -> list[LRScheduler]:
+    """Finds the learning rate schedulers in the return value of `configure_optimizers`."""
+    return [part for part in parts_of(configured) if isinstance(part, LRScheduler)]
 
 
 def _sgd_(p: Tensor, g: Tensor, state: list[Tensor], option: dict[str, Any], first: Tensor) -> None:
