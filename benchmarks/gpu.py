@@ -39,12 +39,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.engines.agreement import Trial
 from lit_cfl.engines.cohort import FitRequest
 from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan, set_up_torch
 from lit_cfl.engines.stacked.way import StackWay
-from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.nets import MCLR, MLP, VGG16, Sent140LSTM
 from lit_cfl.tasks import Classification
 
@@ -209,7 +209,8 @@ class Bench:
             torch.cuda.reset_peak_memory_stats()
             self.fit(case, engine, case.clients)()
             each = (torch.cuda.max_memory_allocated() - before) / case.clients
-            estimate = StackWay.client_bytes(TaskTraits.of(engine.template, case.data(8)), "32-true", BATCH)
+            trial = Trial.of(engine.template, case.data(8), engine.local)
+            estimate = StackWay.client_bytes(trial, "32-true", BATCH)
             note = f"{each / estimate:.2f} times the estimate"
             yield make_row(name, "stack", each / 2**20, "MiB per client") | {"note": note}
 

@@ -211,11 +211,12 @@ class Experiment:
     def __iter__(self) -> Iterator[Round]:
         return self.prepare(self.seeds[0]).rounds()
 
-    def prepare(self, seed: int, report: Report = ignore_activity) -> "PreparedRun":
+    def prepare(self, seed: int, report: Report = ignore_activity, plan: Plan | None = None) -> "PreparedRun":
         """Loads the data and builds the engine for one seed.
 
         Args:
             report: Function that receives the current activity, here and later from the engine.
+            plan: Plan that was chosen for the same task, data and options; None = choose it, which tries the task.
 
         Raises:
             InputError: the parts do not fit.
@@ -225,17 +226,20 @@ class Experiment:
         report(Activity(f"dividing {len(examples):,} examples among clients"))
         data = mark_tokens(self.data.federated(seed), self.task)
         with name_clients(data.names):
-            return self._prepare(seed, data, report)
+            return self._prepare(seed, data, report, plan)
 
-    def _prepare(self, seed: int, data: FederatedData, report: Report) -> "PreparedRun":
+    def _prepare(self, seed: int, data: FederatedData, report: Report, plan: Plan | None) -> "PreparedRun":
         """Builds the engine for these data, and checks that the parts fit together."""
         report(Activity("checking that the clients can be trained"))
         _require_training_data(data)
         self.evaluation.require_clients(len(data.population))
-        work = self._workload(seed, data)
-        plan = self.choose_own_plan(work)
+        template = None
+        if plan is None:
+            work = self._workload(seed, data)
+            plan = self.choose_own_plan(work)
+            template = work.trial.module if work.trial else None
         set_up_torch(plan, self.deterministic)
-        engine = build_engine(self.task, plan, seed, self.local, work.task.module if work.task else None)
+        engine = build_engine(self.task, plan, seed, self.local, template)
         engine.report = report
         engine.rates(self.rounds - 1)  # refuses a schedule that has no rate for the last round
         cohorts = Cohorts(self.cohort_size, self.selection, self.dropout, self.selection_seed)

@@ -55,7 +55,6 @@ TABLES: dict[str, tuple[str, ...]] = {  # the first pattern that fits a file
     "lit_cfl/engines/agreement.py": ("tests/engines/test_modules.py",),
     "lit_cfl/engines/check_module.py": ("tests/engines/test_modules.py", *_WAYS),
     "lit_cfl/engines/check_task.py": ("tests/engines/test_modules.py",),
-    "lit_cfl/engines/torch_internals.py": ("tests/engines/test_modules.py",),
     "lit_cfl/engines/*": _WAYS,
     "lit_cfl/nets/*": _WAYS,
     "lit_cfl/tasks/*": _WAYS,

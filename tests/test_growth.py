@@ -20,7 +20,7 @@ from lit_cfl.clustering.cluster_scores import churn
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.shift import SwapAll
-from lit_cfl.engines import round_work, task_traits
+from lit_cfl.engines import round_work, some_examples
 from lit_cfl.engines.round_work import RoundWork
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import Evaluation, EvaluationPlan, SplitScores, evaluate
@@ -215,8 +215,8 @@ def test_the_first_example_of_each_label_is_found_some_at_a_time(monkeypatch: py
     train = ClientIndex.from_lists([ids(6, 3), ids(1, 2, 0, 4), ids(5)])  # labels 4 4, 2 0 2 0, 1; nobody has label 3
     data = FederatedData(Examples(torch.zeros(7, 1), labels, 5), train, train, train, ids(-1, -1, -1))
     for block in (1, 3, 100):
-        monkeypatch.setattr(task_traits, "_BLOCK", block)
-        assert task_traits.one_of_each_label(data).tolist() == [2, 5, 1, 6]
+        monkeypatch.setattr(some_examples, "_BLOCK", block)
+        assert some_examples.one_of_each_label(data).tolist() == [2, 5, 1, 6]
 
 
 # Rounds and evaluations

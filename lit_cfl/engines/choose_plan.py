@@ -26,6 +26,7 @@ from lightning import LightningModule
 from lit_cfl.cores import count_cores
 from lit_cfl.data import FederatedData
 from lit_cfl.devices import count_gpus, gib_of_gpu
+from lit_cfl.engines.agreement import Trial
 from lit_cfl.engines.check_module import require_module
 from lit_cfl.engines.cohort import TrainingWay
 from lit_cfl.engines.engine import Engine
@@ -33,8 +34,7 @@ from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import REFERENCE, EngineOption, Plan, PlanOptions, Precision, RayRoom
 from lit_cfl.engines.steps import REMEDY, load_library
 from lit_cfl.engines.task_protocol import TaskFactory, build_module
-from lit_cfl.engines.task_traits import TaskTraits
-from lit_cfl.engines.ways import WAYS, get_way, reason_against, trial_of
+from lit_cfl.engines.ways import WAYS, get_way
 from lit_cfl.errors import InputError, Notice, count_noun
 
 _LONG = 2_000  # number of fits from which a run lasts: in PyTorch, half a minute for the smallest nets
@@ -48,13 +48,11 @@ class Workload:
     """Properties of a run that determine its plan, besides options and hardware.
 
     Args:
-        task: Task that clients train; None = unknown, so the plan must name the engine.
-        local: Options of local training.
+        trial: Task that clients train; None = unknown, so the plan must name the engine.
         cohort: Number of clients per round.
     """
 
-    task: TaskTraits | None = None
-    local: LocalTraining = LocalTraining()
+    trial: Trial | None = None
     cohort: int = 1
 
     @classmethod
@@ -62,7 +60,7 @@ class Workload:
         """Builds the task's module once, and measures it on the run's data."""
         module = build_module(task, seed)
         require_module(module)
-        return cls(TaskTraits.of(module, data), local, min(cohort, len(data.population)))
+        return cls(Trial.of(module, data, local), min(cohort, len(data.population)))
 
 
 def choose_plan(
@@ -155,11 +153,11 @@ def require_first_gpu(asked: str, what: str) -> None:
 
 
 def _way(asked: str, device: str, precision: Precision, workload: Workload) -> type[TrainingWay]:
-    task, by_rule = workload.task, asked in ("auto", "ray")
-    if task is None:
+    trial, by_rule = workload.trial, asked in ("auto", "ray")
+    if trial is None:
         return get_way(REFERENCE if by_rule else asked)
     for way in WAYS if by_rule else [get_way(asked)]:
-        if (reason := reason_against(way, task, device, precision, workload.local)) is None:
+        if (reason := trial.reason_against(way, device, precision)) is None:
             return way
     if by_rule:
         raise InputError(f"this task cannot be trained: {reason}")
@@ -169,18 +167,18 @@ def _way(asked: str, device: str, precision: Precision, workload: Workload) -> t
 def _lanes(
     way: type[TrainingWay], device: str, precision: Precision, workload: Workload, workers: int, gpus: int
 ) -> int:
-    if device == "cpu" or not way.is_collective or workload.task is None:
+    if device == "cpu" or not way.is_collective or workload.trial is None:
         return 1
-    task, cohort = workload.task, ceil(workload.cohort / workers)
-    each = way.client_bytes(task, precision, task.batch_size(workload.local))
+    trial, cohort = workload.trial, ceil(workload.cohort / workers)
+    each = way.client_bytes(trial, precision, trial.batch_size)
     on_one = ceil(workers / gpus) if gpus else 1  # workers on one GPU
     fitting = gib_of_gpu(device) * 2**30 // _SHARE_OF_GPU // (each * on_one)
-    small = min(_SMALL_NETS_LANES, _PARAMETERS_OF_LANES // task.layout.num_parameters)
+    small = min(_SMALL_NETS_LANES, _PARAMETERS_OF_LANES // trial.layout.num_parameters)
     return max(1, min(8 * ceil(cohort / 8), max(_MOST_LANES, small), 8 * (fitting // 8) or fitting))
 
 
 def _threads(workload: Workload) -> int:
-    if workload.task is None or workload.task.layout.num_parameters < _SMALL_MODEL:
+    if workload.trial is None or workload.trial.layout.num_parameters < _SMALL_MODEL:
         return 1
     cores, limit = count_cores(), os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return min(cores, int(limit) or cores) if limit.isdecimal() else cores
@@ -210,15 +208,15 @@ def warn_of_slowness(asked: str, plan: Plan, workload: Workload, fits: int) -> N
     Args:
         fits: Number of times that a client is trained in the run.
     """
-    task, local = workload.task, workload.local
-    if task is None or trial_of(task, local).fails:  # the checks before training report it
+    trial = workload.trial
+    if trial is None or trial.fails:  # the checks before training report it
         return
     notice = None
     if asked != REFERENCE and plan.engine == REFERENCE:
-        reason = reason_against(get_way("loop"), task, plan.device, plan.precision, local)
+        reason = trial.reason_against(get_way("loop"), plan.device, plan.precision)
         notice = f"clients are trained by lightning.Trainer, which is slower, for this reason: {reason}"
     elif (asked, plan.engine) == ("auto", "loop") and fits >= _LONG and load_library()[0] is None:
-        reason = get_way("chain").reason_against(task, plan.device, plan.precision, local) or ""
+        reason = get_way("chain").reason_against(trial, plan.device, plan.precision) or ""
         if reason.endswith(load_library()[1]):  # it is a chain, for which only the compiled steps are missing
             notice = f"the way chain would train this net several times as fast, but {reason}; {REMEDY}"
     if notice:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from lightning import LightningModule
@@ -27,10 +27,12 @@ from lit_cfl.engines.mini_batches import (
 from lit_cfl.engines.plan import Plan, Precision, WayName, row_dtype
 from lit_cfl.engines.scorer import EVALUATION_BATCH, Scorer
 from lit_cfl.engines.task_protocol import differentiable_losses_of
-from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.local_work import Budget
 from lit_cfl.parameters import ParameterLayout, copy_sharing_frozen
 from lit_cfl.seeds import derive_each, seed_globally
+
+if TYPE_CHECKING:  # it uses the ways
+    from lit_cfl.engines.agreement import Trial
 
 CHECK = "check"  # purpose of the fit that only checks whether clients can be trained
 _BLOCK = 2**22  # maximum number of input values that are augmented at once
@@ -156,17 +158,17 @@ class TrainingWay(ABC):
 
     @classmethod
     @abstractmethod
-    def reason_against(cls, task: TaskTraits, device: str, precision: Precision, local: LocalTraining) -> str | None:
+    def reason_against(cls, trial: "Trial", device: str, precision: Precision) -> str | None:
         """Explains in one line why clients cannot, or should not, train in this way; None if they can."""
 
     @classmethod
-    def client_bytes(cls, task: TaskTraits, precision: Precision, batch_size: int) -> int:
+    def client_bytes(cls, trial: "Trial", precision: Precision, batch_size: int) -> int:
         """Estimates the device memory that a client takes while it trains, in bytes.
 
         Args:
             batch_size: Number of examples in a mini-batch.
         """
-        return task.layout.num_columns * row_dtype(precision).itemsize
+        return trial.layout.num_columns * row_dtype(precision).itemsize
 
     @abstractmethod
     def fit(self, work: CohortFit, ended: Ended) -> tuple[Tensor, Tensor]:
@@ -176,14 +178,6 @@ class TrainingWay(ABC):
             the trained models `[n, d]` in the plan's dtype on the device, and the mean loss per example over the whole
             fit, float64 `[n]` on the CPU. NaN and infinity are returned unchanged.
         """
-
-    def loss_at_rest(self, work: CohortFit, client: int) -> float | None:
-        """Computes the loss that a client's fit reports if its model does not change; None if that is unknown.
-
-        Args:
-            client: Position of the client in the cohort.
-        """
-        return None
 
     @torch.no_grad()
     def gradients(self, model: Tensor, work: CohortFit, ended: Ended) -> Tensor:

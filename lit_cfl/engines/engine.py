@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
-from math import isfinite, nan
 
 import torch
 from lightning import LightningModule
@@ -32,7 +31,7 @@ from lit_cfl.engines.mini_batches import LocalTraining, Rates
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.round_work import RoundWork
 from lit_cfl.engines.scorer import EVALUATION_BATCH, ModelName, Outcomes, Scorer
-from lit_cfl.engines.task_protocol import TaskFactory, build_module, explain_missing_gradients
+from lit_cfl.engines.task_protocol import TaskFactory, build_module, users_errors
 from lit_cfl.engines.ways import get_way
 from lit_cfl.errors import DivergedError, InputError, Notice, count_noun, join_ids, note_on_error
 from lit_cfl.local_work import Budget, Chunk, ClientFunction, Fitted, Statistic, keep_statistic
@@ -287,7 +286,10 @@ class Engine:
         inputs, labels = self.examples(data).batch(data.train.select(own).entries, dtype, device)
         work = replace(self.describer.gradients(own, round, data), inputs=inputs, labels=labels)
         now = _Now(own, self.way.is_collective, report)
-        with note_on_error(partial(now.describe, round)), explain_missing_gradients(round):
+        with (
+            note_on_error(partial(now.describe, round)),
+            users_errors(f"no gradient can be computed in round {round + 1}: ", _without_trainer),
+        ):
             found = self.way.gradients(model.to(device, dtype), work, now.ended)
         return found if len(held) == len(clients) else rows.index_copy_(0, send(held, device), found)
 
@@ -475,22 +477,22 @@ class Engine:
         client, start = int(work.clients[position]), work.models[work.start[position]]
         mine = data.train[client]
         before = self.losses_of_all(start[None].cpu(), mine, data)[0]
-        wrong = (~before.isfinite()).nonzero().flatten().tolist()
+        rate = work.rates[0] if work.rates else find_learning_rate(self.template)
+        wrong, reason = (
+            (~before.isfinite()).nonzero().flatten().tolist(),
+            f": training loss {loss}, learning rate {rate:g}",
+        )
         if wrong:
             reason = (
                 f" before it trained: the loss of its example {int(mine[wrong[0]]) % len(data.examples)} is "
                 f"{float(before[wrong[0]])} ({len(wrong)} of its {len(mine)} examples have such a loss), and no "
                 "learning rate helps; look for 0/0, log(0) or overflow in the net on that input"
             )
-        elif not isfinite(self.way.loss_at_rest(work, position) or 0.0):
-            reason = (
-                ": the loss of one of its mini-batches is not finite with its initial model, too, and no learning rate "
-                "helps; look for a mini-batch whose examples are all left out (ignore_index), for 0/0 or log(0) in "
-                "training_step"
-            )
         else:
-            rate = work.rates[0] if work.rates else find_learning_rate(self.template)
-            reason = f": training loss {loss}, learning rate {rate:g}; lower the learning rate, set local.gradient_clip"
+            reason += (
+                "; lower the learning rate, set local.gradient_clip, look in training_step for 0/0, log(0) or a "
+                "mini-batch whose examples are all left out (ignore_index)"
+            )
         return DivergedError(
             f"client {client} diverged in round {round + 1}{reason}, or set local.on_divergence to skip"
         )
@@ -584,3 +586,10 @@ class _Now:
     def describe(self, round: int) -> str:
         ended = self._through == len(self._clients)
         return f"in round {round + 1}" if ended else f"in round {round + 1}, while {self.client} was trained"
+
+
+def _without_trainer(error: Exception) -> str:
+    return (
+        "; `losses` is called without a Trainer here, so it must not read what only a fit sets; change it, or choose "
+        "an option that needs no gradients (StoCFL: psi: update)"
+    )

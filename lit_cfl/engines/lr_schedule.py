@@ -7,7 +7,6 @@ every way of training and after a resume.
 
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from math import nan
 
 from lightning import LightningModule
@@ -16,7 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau, SequentialLR
 
 from lit_cfl.engines.mini_batches import Rates
-from lit_cfl.engines.optimizers import find_in
+from lit_cfl.engines.optimizers import find_parts, parts_of
 from lit_cfl.errors import InputError, short_error
 
 __all__ = ["SequentialSchedule"]
@@ -115,22 +114,22 @@ def _only_optimizer(module: LightningModule) -> Optimizer:
             f"local.lr_schedule needs the optimizer's learning rates, but configure_optimizers of {name} raises "
             f"{short_error(error)} without a Trainer; make the optimizer from the module alone"
         ) from error
-    if schedulers := find_in(configured, LRScheduler):
+    found = parts_of(configured)
+    for scheduler in (part for part in found if isinstance(part, LRScheduler)):
         raise InputError(
             f"local.lr_schedule is given, but configure_optimizers of {name} has the scheduler "
-            f"{type(schedulers[0]).__name__}; return the optimizer alone, or leave out local.lr_schedule"
+            f"{type(scheduler).__name__}; return the optimizer alone, or leave out local.lr_schedule"
         )
-    found = find_in(configured, Optimizer)
-    if len(found) != 1:
+    optimizers = [part for part in found if isinstance(part, Optimizer)]
+    if len(optimizers) != 1:
         raise InputError(
             f"local.lr_schedule needs one optimizer, but configure_optimizers of {name} does not return exactly one; "
             "return one, or leave out local.lr_schedule"
         )
-    return found[0]
+    return optimizers[0]
 
 
 def find_learning_rate(module: LightningModule) -> float:
     """Returns the initial learning rate of a module; NaN if it cannot be known without a Trainer."""
-    with suppress(Exception):  # a user's module may read its Trainer, which does not exist
-        return float(find_in(module.configure_optimizers(), Optimizer)[0].param_groups[0]["lr"])
-    return nan
+    optimizers = (part for part in find_parts(module) if isinstance(part, Optimizer))
+    return next((float(one.param_groups[0]["lr"]) for one in optimizers), nan)

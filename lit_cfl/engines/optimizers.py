@@ -5,8 +5,9 @@ groups. It is the same as PyTorch's. Parameters and state change in place, so ea
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from lightning import LightningModule
@@ -17,7 +18,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from lit_cfl.errors import InputError
 
 Tensors = tuple[Tensor, ...]
-Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -102,10 +102,13 @@ class FunctionalOptimizer:
 
 def _require_plain(configured: object) -> Optimizer:
     """Returns the optimizer that `configure_optimizers` returned. Raises InputError if its steps have no function."""
-    if not isinstance(configured, Optimizer):
-        others = [f"the scheduler {type(scheduler).__name__}" for scheduler in find_in(configured, LRScheduler)]
-        raise InputError(others[0] if others else "configure_optimizers does not return one plain optimizer")
-    optimizer, found = configured, []
+    parts, found = parts_of(configured), list[str]()
+    for scheduler in (part for part in parts if isinstance(part, LRScheduler)):
+        raise InputError(f"the scheduler {type(scheduler).__name__}")
+    optimizers = [part for part in parts if isinstance(part, Optimizer)]
+    if len(optimizers) != 1:
+        raise InputError("configure_optimizers does not return one plain optimizer")
+    optimizer = optimizers[0]
     if type(optimizer) not in (SGD, Adam, AdamW):
         raise InputError(f"optimizer {type(optimizer).__name__}")
     for group in optimizer.param_groups:
@@ -123,12 +126,19 @@ def _require_plain(configured: object) -> Optimizer:
     return optimizer
 
 
-def find_in(configured: object, kind: type[Kind]) -> list[Kind]:
-    """Finds the optimizers, or the schedulers, in the return value of `configure_optimizers`."""
-    if isinstance(configured, kind):
+def parts_of(configured: object) -> list[Optimizer | LRScheduler]:
+    """Finds the optimizers and schedulers in the return value of `configure_optimizers`."""
+    if isinstance(configured, (Optimizer, LRScheduler)):
         return [configured]
     parts = list(configured.values()) if isinstance(configured, Mapping) else configured
-    return [found for part in parts for found in find_in(part, kind)] if isinstance(parts, (list, tuple)) else []
+    return [found for part in parts for found in parts_of(part)] if isinstance(parts, (list, tuple)) else []
+
+
+def find_parts(module: LightningModule) -> list[Optimizer | LRScheduler]:
+    """Finds a module's optimizers and schedulers; none if it needs a Trainer, or is wrong, which training reports."""
+    with suppress(Exception):
+        return parts_of(module.configure_optimizers())
+    return []
 
 
 def _sgd_(p: Tensor, g: Tensor, state: list[Tensor], option: dict[str, Any], first: Tensor) -> None:

@@ -11,6 +11,7 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 
+from lit_cfl.engines.agreement import Trial
 from lit_cfl.engines.cohort import CohortFit, Ended, TrainingWay
 from lit_cfl.engines.dropout import key_names, set_key
 from lit_cfl.engines.mini_batches import LocalTraining
@@ -19,7 +20,6 @@ from lit_cfl.engines.plan import Plan, Precision
 from lit_cfl.engines.stacked.lane_steps import add_pull, clip_gradients
 from lit_cfl.engines.stacked.stackable_layers import PlainGRU, why_not_stacked
 from lit_cfl.engines.task_protocol import Batch, losses_of, weighted_losses_of
-from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.parameters import ParameterLayout
 
 _PART = 1_024  # maximum number of examples whose gradient one call computes on a CPU
@@ -48,7 +48,7 @@ class LoopWay(TrainingWay):
         self._optimizer = FunctionalOptimizer.from_module(self._module, self._parameters)
 
     @classmethod
-    def reason_against(cls, task: TaskTraits, device: str, precision: Precision, local: LocalTraining) -> str | None:
+    def reason_against(cls, trial: Trial, device: str, precision: Precision) -> str | None:
         if precision == "16-mixed":
             return "precision 16-mixed needs a gradient scaler"
         return None

@@ -17,6 +17,7 @@ from lit_cfl.seeds import derive, seed_globally
 
 Batch = tuple[Tensor, Tensor]
 TaskFactory = Callable[[], LightningModule]
+_OF_SHAPES = RuntimeError, IndexError, ValueError, TypeError
 
 
 def build_module(task: TaskFactory, seed: int, number: int = 0, device: str = "cpu") -> LightningModule:
@@ -71,24 +72,16 @@ def differentiable_losses_of(module: LightningModule, batch: Batch) -> Tensor:
 
 
 @contextmanager
-def explain_missing_gradients(round: int) -> Iterator[None]:
-    """Converts errors of the user's module within the block into an InputError about missing gradients.
-
-    Args:
-        round: Number of rounds completed before.
-    """
+def users_errors(before: str, after: Callable[[Exception], str] = lambda error: "") -> Iterator[None]:
+    """Converts errors of the user's code within the block into an InputError of one line, with text around them."""
     try:
         yield
     except InputError:
         raise
-    except Exception as error:  # a user's module may raise anything; our errors are re-raised
-        if is_out_of_memory(error) or not error_place(error):
+    except Exception as error:  # a user's code may raise anything; wrong shapes or arguments, errors of these types
+        if is_out_of_memory(error) or not (isinstance(error, _OF_SHAPES) or error_place(error)):
             raise
-        raise InputError(
-            f"no gradient can be computed in round {round + 1}: {short_error(error)}{error_place(error)}; `losses` is "
-            "called without a Trainer here, so it must not read what only a fit sets; change it, or choose an option "
-            "that needs no gradients (StoCFL: psi: update)"
-        ) from error
+        raise InputError(f"{before}{short_error(error)}{error_place(error)}{after(error)}") from error
 
 
 def penalty_of(module: LightningModule) -> float:

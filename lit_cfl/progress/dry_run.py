@@ -11,9 +11,9 @@ from torch import Tensor
 
 from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.cores import count_cores
+from lit_cfl.engines.agreement import Trial
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.task_traits import TaskTraits
-from lit_cfl.engines.ways import get_way, reason_against
+from lit_cfl.engines.ways import get_way
 from lit_cfl.errors import count_noun, join_range
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.local_work import Budget
@@ -86,8 +86,8 @@ def _size(prepared: PreparedRun) -> dict[str, str]:
 def _module(prepared: PreparedRun) -> str | None:
     """Explains why only a Trainer can train the task; None if its losses and one plain optimizer suffice."""
     engine = prepared.engine
-    task = TaskTraits.of(engine.template, prepared.data)
-    return reason_against(get_way("loop"), task, engine.plan.device, engine.plan.precision, engine.local)
+    trial = Trial.of(engine.template, prepared.data, engine.local)
+    return trial.reason_against(get_way("loop"), engine.plan.device, engine.plan.precision)
 
 
 def _size_of(num_bytes: int) -> str:

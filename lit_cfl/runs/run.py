@@ -176,7 +176,8 @@ def _run_seed(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode:
     finished = FinishedRun(path, _run_one(experiment, path, callbacks, mode))
     if experiment.baseline is not None:
         folder, baseline = path / "baseline", with_own_partition(experiment.for_baseline(), path, None)
-        finished.baseline = FinishedRun(folder, _run_one(baseline, folder, callbacks, mode))
+        plan = Plan(**(stored_config(path) or {})["plan"]) if mode == "new" else None  # of this process, a moment ago
+        finished.baseline = FinishedRun(folder, _run_one(baseline, folder, callbacks, mode, plan))
         draw = partial(_draw_with_baseline, finished, finished.baseline, experiment.pictures.formats)
         DrawingGuard()("pictures/curve with the baseline", draw)
     return finished
@@ -196,12 +197,14 @@ def mean_summary(summaries: Sequence[Row]) -> Row:
     return {"algorithm": summaries[0]["algorithm"], "seeds": len(summaries)} | means
 
 
-def _run_one(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: ResumeMode) -> Row:
-    """Starts the run of one seed in its directory, or resumes it. Returns the summary."""
+def _run_one(
+    experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: ResumeMode, plan: Plan | None = None
+) -> Row:
+    """Starts the run of one seed in its directory, under a plan if it is known, or resumes it. Returns the summary."""
     with lock_directory(path):
         stored = None if mode == "new" else stored_config(path)
         if stored is None:
-            return _start(experiment, path, callbacks)
+            return _start(experiment, path, callbacks, plan)
         summary = read_agreeing_summary(experiment, path, stored, mode == "new_plan")
         experiment = with_stored_code(experiment, stored)
         # config.yaml describes such an experiment only in part
@@ -262,10 +265,10 @@ def require_comparable_runs(runs: Mapping[Path, Experiment]) -> None:
         require_unchanged_data(with_stored_code(runs[path], found), path)
 
 
-def _start(experiment: Experiment, path: Path, callbacks: RunCallbacks) -> Row:
+def _start(experiment: Experiment, path: Path, callbacks: RunCallbacks, plan: Plan | None) -> Row:
     """Runs an experiment from its first round. Leaves no files if it cannot be trained."""
     require_unused(path)
-    recorder = _recorder(experiment, path, callbacks)
+    recorder = _recorder(experiment, path, callbacks, plan=plan)
     directory, checkpoint = recorder.directory, recorder.checkpoint
     directory.create(recorder.prepared.config(), recorder.prepared.data)
     try:
@@ -298,11 +301,15 @@ def _restore_recorder(
 
 
 def _recorder(
-    experiment: Experiment, path: Path, callbacks: RunCallbacks, checkpoint: Checkpoint | None = None
+    experiment: Experiment,
+    path: Path,
+    callbacks: RunCallbacks,
+    checkpoint: Checkpoint | None = None,
+    plan: Plan | None = None,
 ) -> Recorder:
     """Builds the recorder of a run, after loading its data and building its engine. Writes nothing."""
     load_early(experiment.tracking.requested_mode)
-    prepared = experiment.prepare(experiment.seeds[0], callbacks.activity)
+    prepared = experiment.prepare(experiment.seeds[0], callbacks.activity, plan)
     algorithm, shifting = experiment.algorithm, bool(experiment.data.shift)
     scores = prepared.engine.scores
     columns = (*algorithm.score_columns, *((RATE,) if experiment.local.lr_schedule else ()))

@@ -1439,9 +1439,9 @@ def with_part(**parts: Callable[[nn.Module], Any]) -> LightningModule:
     return Classification(net, PLAIN)
 
 
-def with_gradient_hook(name: str) -> LightningModule:
+def with_gradient_hook(name: str, hook: Callable[[Any], object]) -> LightningModule:
     net = Linear()
-    getattr(net.fc.weight, name)(lambda *given: None)
+    getattr(net.fc.weight, name)(hook)
     return Classification(net, PLAIN)
 
 
@@ -1482,11 +1482,11 @@ def of_layers(*layers: nn.Module) -> LightningModule:
 
 REFUSED: dict[str, tuple[Callable[[], LightningModule], str]] = {
     "hook on a gradient": (
-        partial(with_gradient_hook, "register_hook"),
+        partial(with_gradient_hook, "register_hook", lambda gradient: gradient.clamp(-1, 1)),
         r"net.fc.weight has a hook on its gradient .*on_before_optimizer_step",
     ),
     "hook after accumulation": (
-        partial(with_gradient_hook, "register_post_accumulate_grad_hook"),
+        partial(with_gradient_hook, "register_post_accumulate_grad_hook", lambda weight: weight.grad.zero_()),
         "net.fc.weight has a hook on its gradient",
     ),
     "complex parameter": (

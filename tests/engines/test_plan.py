@@ -40,7 +40,7 @@ def test_plan_follows_its_rule():
 
 
 def test_each_way_is_the_first_that_can(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Trial, "reason_against", lambda *_: None)
+    monkeypatch.setattr(Trial, "_disagreement", lambda *_: None)
     for number, way in enumerate(WAYS):
         for other in WAYS:
             reason = "none of its business" if other in WAYS[:number] else None
@@ -63,9 +63,7 @@ def test_workload_is_that_of_a_client_of_mean_size_and_of_a_cohort_of_clients_in
     net = lambda: Classification(MCLR(SHAPE, data.examples.num_labels))  # noqa: E731
     cohorts = [Workload.of(net, 0, LocalTraining(), data, cohort).cohort for cohort in (2, 20)]
     assert cohorts == [2, len(sizes)]
-    task = Workload.of(net, 0, LocalTraining(), data, 2).task
-    assert task is not None
-    found = [task.batch_size(LocalTraining(1, size)) for size in ("full", 10**6, 3)]
+    found = [Trial.of(net(), data, LocalTraining(1, size)).batch_size for size in ("full", 10**6, 3)]
     assert found == [round(float(sizes.mean())), round(float(sizes.mean())), 3]
 
 

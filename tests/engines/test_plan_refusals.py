@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from workloads import Hooked, one_gpu, traits, work
+from workloads import Hooked, one_gpu, work
 
-from lit_cfl.engines.choose_plan import Workload, choose_plan
-from lit_cfl.engines.mini_batches import LocalTraining
+from lit_cfl.engines.choose_plan import choose_plan
 from lit_cfl.engines.plan import Plan, PlanOptions, RayRoom
 from lit_cfl.errors import InputError
 
@@ -16,7 +15,7 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_way_that_cannot_is_refused_with_its_reason():
-    load = Workload(traits(kind=Hooked), LocalTraining(1, 10))
+    load = work(kind=Hooked)
     assert choose_plan("auto", "cpu", "32-true", load).engine == "trainer"
     with pytest.raises(
         InputError, match="engine is 'loop', which this run cannot use: hook on_train_start; use --engine auto"

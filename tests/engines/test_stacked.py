@@ -18,6 +18,7 @@ from torch.optim import SGD, Adam
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lit_cfl.engines.agreement import Trial
 from lit_cfl.engines.dropout import replace_dropout
 from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
@@ -34,7 +35,6 @@ from lit_cfl.engines.stacked.lane_schedule import (
 from lit_cfl.engines.stacked.lane_steps import Lanes
 from lit_cfl.engines.stacked.products import StackedProducts
 from lit_cfl.engines.stacked.way import StackWay
-from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.nets import MCLR
 
 CASES = {
@@ -224,8 +224,8 @@ PARAMETERS, INPUT = 8 * 8 * 10 + 10, 8 * 8  # numbers in the linear net, and in 
 
 
 def estimated(net: str, optimizer: type = SGD, batch_size: int = 10, precision: Precision = "32-true") -> int:
-    traits = TaskTraits.of(replace_dropout(task(NETS[net], partial(optimizer, lr=0.1))()), ragged_data())
-    return StackWay.client_bytes(traits, precision, batch_size)
+    module = replace_dropout(task(NETS[net], partial(optimizer, lr=0.1))())
+    return StackWay.client_bytes(Trial.of(module, ragged_data(), LocalTraining()), precision, batch_size)
 
 
 @pytest.mark.parametrize(
@@ -274,6 +274,6 @@ def test_estimate_is_what_the_allocator_records(net: str, optimizer: type):
 
 
 def test_what_fake_tensors_cannot_take_counts_as_its_model(monkeypatch: pytest.MonkeyPatch):
-    traits = TaskTraits.of(task(NETS["linear"])(), ragged_data())
+    trial = Trial.of(task(NETS["linear"])(), ragged_data(), LocalTraining())
     monkeypatch.setattr(stack_way, "lane_bytes", lambda *_: 1 / 0)
-    assert StackWay.client_bytes(traits, "64-true", 10) == 8 * PARAMETERS
+    assert StackWay.client_bytes(trial, "64-true", 10) == 8 * PARAMETERS

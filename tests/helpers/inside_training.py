@@ -14,12 +14,12 @@ from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.data import FederatedData
+from lit_cfl.engines.agreement import Trial
 from lit_cfl.engines.check_task import require_trainable
 from lit_cfl.engines.choose_plan import Workload, build_engine, choose_plan
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.steps import load_library
-from lit_cfl.engines.task_traits import TaskTraits
-from lit_cfl.engines.ways import get_way, reason_against
+from lit_cfl.engines.ways import get_way
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import LocalTraining
 from lit_cfl.local_work import Fitted, LocalWork
@@ -126,9 +126,9 @@ def judge(make: Callable[[], LightningModule], data: FederatedData, local: Local
         require_trainable(engine, data)
     except InputError as error:
         return Judgement(str(error))
-    assert work.task is not None
+    assert work.trial is not None
     ways = {"chain": ("cpu", "32-true"), "stack": ("cuda:0", "64-true"), "loop": ("cpu", "64-true")}
-    return Judgement(None, {way: reason_against(get_way(way), work.task, *on, local) for way, on in ways.items()})
+    return Judgement(None, {way: work.trial.reason_against(get_way(way), *on) for way, on in ways.items()})
 
 
 def fit_twice(
@@ -167,12 +167,12 @@ def find_refusal(way: str, case: Case) -> str | None:
         return None
     # on a CPU a stack is refused as slow, but it computes the same
     device = "cuda:0" if plan.engine == "stack" else plan.device
-    return reason_against(get_way(plan.engine), _traits_of(case), device, _precision_of(way), case.local)
+    return _trial_of(case).reason_against(get_way(plan.engine), device, _precision_of(way))
 
 
 @cache
-def _traits_of(case: Case) -> TaskTraits:
-    return TaskTraits.of(Clients("trainer", case)._engine.template, case.data())
+def _trial_of(case: Case) -> Trial:
+    return Trial.of(Clients("trainer", case)._engine.template, case.data(), case.local)
 
 
 def make_work(

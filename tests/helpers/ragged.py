@@ -8,6 +8,7 @@ from lightning import LightningModule
 from torch import Tensor, nn
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.engines.agreement import Trial
 from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
@@ -15,8 +16,6 @@ from lit_cfl.engines.plain_loop import LoopWay
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked.way import StackWay
 from lit_cfl.engines.task_protocol import build_module
-from lit_cfl.engines.task_traits import TaskTraits
-from lit_cfl.engines.ways import reason_against
 from lit_cfl.local_work import Budget, Fitted
 from lit_cfl.tasks import Classification
 
@@ -81,9 +80,9 @@ def fitted(
 
 def reasons_against(make: Callable[[], LightningModule], data: FederatedData | None = None) -> list[str]:
     """Returns why clients need a Trainer; if they need none, returns why they cannot be stacked."""
-    traits = TaskTraits.of(build_module(make, 0), data or ragged_data())
+    trial = Trial.of(build_module(make, 0), data or ragged_data(), LocalTraining())
     ways = (LoopWay, "cpu"), (StackWay, "cuda:0")
-    found = (reason_against(way, traits, device, "32-true", LocalTraining()) for way, device in ways)
+    found = (trial.reason_against(way, device, "32-true") for way, device in ways)
     return [reason for reason in found if reason is not None][:1]
 
 

@@ -4,13 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from lightning import LightningModule
 from torch import nn
 
+from lit_cfl.engines.agreement import Trial
 from lit_cfl.engines.choose_plan import Workload
 from lit_cfl.engines.mini_batches import LocalTraining
-from lit_cfl.engines.task_traits import TaskTraits
-from lit_cfl.parameters import ParameterLayout
 from lit_cfl.tasks import Classification
 
 
@@ -29,14 +27,10 @@ class Hooked(Classification):
     def on_train_start(self) -> None: ...
 
 
-def traits(parameters: int = 7_850, kind: type[Classification] = Classification) -> TaskTraits:
-    """Returns the traits of a task with the given number of parameters."""
-    module: LightningModule = kind(Branching(parameters))
-    return TaskTraits(module, ParameterLayout.of(module), (torch.zeros(8, 3), torch.zeros(8, dtype=torch.int64)), 100)
-
-
-def work(parameters: int = 7_850, cohort: int = 64) -> Workload:
-    return Workload(traits(parameters), LocalTraining(1, 10), cohort)
+def work(parameters: int = 7_850, cohort: int = 64, kind: type[Classification] = Classification) -> Workload:
+    """Returns the workload of a task with the given number of parameters."""
+    batch = torch.zeros(8, 3), torch.zeros(8, dtype=torch.int64)
+    return Workload(Trial(kind(Branching(parameters)), batch, LocalTraining(1, 10), 100), cohort)
 
 
 def one_gpu(monkeypatch: pytest.MonkeyPatch, total: float = 79.1) -> None:

@@ -16,8 +16,8 @@ from torch import Tensor
 from lit_cfl.engines.optimizers import FunctionalOptimizer
 from lit_cfl.engines.plan import Precision, compute_dtype, row_dtype
 from lit_cfl.engines.stacked.lane_steps import Lanes, LaneWork, Steps
+from lit_cfl.engines.stacked.torch_internals import FakeTensorMode, TorchDispatchMode, tree_leaves
 from lit_cfl.engines.task_protocol import Batch
-from lit_cfl.engines.torch_internals import FakeTensorMode, TorchDispatchMode, tree_leaves
 from lit_cfl.parameters import ParameterLayout
 
 _LANES = 2  # number of lanes in the measured step; all lanes take the same memory

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from lit_cfl.engines.check_module import BatchNorm
-from lit_cfl.engines.torch_internals import has_forward_hooks
+from lit_cfl.engines.stacked.torch_internals import has_forward_hooks
 from lit_cfl.errors import InputError
 from lit_cfl.parameters import replace_layers
 

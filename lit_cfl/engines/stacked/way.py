@@ -9,6 +9,7 @@ from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.devices import send
+from lit_cfl.engines.agreement import Trial
 from lit_cfl.engines.cohort import CohortFit, Ended, TrainingWay
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.optimizers import FunctionalOptimizer, Tensors
@@ -19,7 +20,6 @@ from lit_cfl.engines.stacked.lane_memory import lane_bytes
 from lit_cfl.engines.stacked.lane_schedule import LaneTables, busy_lanes, make_tables, width_for, widths_of
 from lit_cfl.engines.stacked.lane_steps import Lanes, LaneWork, Steps
 from lit_cfl.engines.stacked.stackable_layers import replace_unstackable_layers
-from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.errors import Notice
 from lit_cfl.parameters import ParameterLayout, copy_sharing_frozen
 
@@ -47,7 +47,7 @@ class StackWay(TrainingWay):
         self._held: LaneWork | None = None
 
     @classmethod
-    def reason_against(cls, task: TaskTraits, device: str, precision: Precision, local: LocalTraining) -> str | None:
+    def reason_against(cls, trial: Trial, device: str, precision: Precision) -> str | None:
         if device == "cpu":
             return "a stack is slower than a loop on a CPU"
         if precision == "16-mixed":
@@ -55,16 +55,16 @@ class StackWay(TrainingWay):
         return None
 
     @classmethod
-    def client_bytes(cls, task: TaskTraits, precision: Precision, batch_size: int) -> int:
+    def client_bytes(cls, trial: Trial, precision: Precision, batch_size: int) -> int:
         dtype = compute_dtype(precision)
-        module = copy_sharing_frozen(task.module).to(dtype)
+        module = copy_sharing_frozen(trial.module).to(dtype)
         try:
-            update, steps, _ = _steps_of(module, task.layout, LocalTraining())
-            inputs, labels = task.batch
+            update, steps, _ = _steps_of(module, trial.layout, LocalTraining())
+            inputs, labels = trial.batch
             example = inputs.to(dtype) if inputs.is_floating_point() else inputs, labels
-            return lane_bytes(steps, task.layout, update, precision, example, batch_size)
+            return lane_bytes(steps, trial.layout, update, precision, example, batch_size)
         except Exception:  # such as a user's operation that fake tensors do not support
-            return super().client_bytes(task, precision, batch_size)
+            return super().client_bytes(trial, precision, batch_size)
 
     @torch.no_grad()
     def fit(self, work: CohortFit, ended: Ended) -> tuple[Tensor, Tensor]:

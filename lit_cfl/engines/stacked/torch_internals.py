@@ -7,7 +7,7 @@
 """
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 _TRIED = "Lit-CFL needs it; install a version of PyTorch from 2.11 to 2.15, which have it"
 
@@ -18,21 +18,13 @@ try:
 except ImportError as error:
     raise ImportError(f"PyTorch {torch.__version__}: {error}. {_TRIED}") from error
 
-__all__ = ["FakeTensorMode", "TorchDispatchMode", "has_forward_hooks", "has_gradient_hooks", "tree_leaves"]
+__all__ = ["FakeTensorMode", "TorchDispatchMode", "has_forward_hooks", "tree_leaves"]
 
 
 def has_forward_hooks(layer: nn.Module) -> bool:
     """Returns whether hooks run before or after a layer's `forward`."""
-    return _any(layer, "_forward_hooks", "_forward_pre_hooks")
-
-
-def has_gradient_hooks(parameter: Tensor) -> bool:
-    """Returns whether a hook receives a parameter's gradient."""
-    return _any(parameter, "_backward_hooks", "_post_accumulate_grad_hooks")
-
-
-def _any(owner: nn.Module | Tensor, *names: str) -> bool:
+    names = "_forward_hooks", "_forward_pre_hooks"
     for name in names:
-        if not hasattr(owner, name):
-            raise AttributeError(f"PyTorch {torch.__version__} has no {type(owner).__name__}.{name}. {_TRIED}")
-    return any(getattr(owner, name) for name in names)
+        if not hasattr(layer, name):
+            raise AttributeError(f"PyTorch {torch.__version__} has no {type(layer).__name__}.{name}. {_TRIED}")
+    return any(getattr(layer, name) for name in names)
