@@ -257,7 +257,7 @@ def _require_real(module: nn.Module) -> None:
 
 
 def _floating_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    kept = module.state_dict(keep_vars=True)  # buffers that are not persistent do not belong to a model
+    kept = nn.Module.state_dict(module, keep_vars=True)  # buffers that are not persistent do not belong to a model
     for name, buffer in module.named_buffers():
         # a constant such as an attention mask of -inf needs no mean over clients; tensors on `meta` have no numbers
         if buffer.is_floating_point() and name in kept and (buffer.is_meta or bool(buffer.isfinite().all())):

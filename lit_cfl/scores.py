@@ -191,7 +191,7 @@ def scores_of(module: Any) -> Scores:
     name = type(module).__name__
     if not isinstance(scores, tuple) or not scores or not all(isinstance(score, Score) for score in scores):
         raise InputError(
-            f"{name}.scores is {scores!r}; give a tuple of lit_cfl.scores.Score, such as "
+            f"{name}.scores is {' '.join(repr(scores).split()):.60}; give a tuple of lit_cfl.scores.Score, such as "
             '(Score("mae", higher_is_better=False),)'
         )
     if len({score.name for score in scores}) < len(scores):

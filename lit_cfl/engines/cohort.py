@@ -207,11 +207,11 @@ class TrainingWay(ABC):
         count = ceil(len(labels) / EVALUATION_BATCH)
         for batch in zip(inputs.tensor_split(count), labels.tensor_split(count), strict=True):
             with torch.enable_grad():
-                loss = differentiable_losses_of(module, batch).sum() / len(labels)
-                found = torch.autograd.grad(loss, [parameters[slot.name] for slot in trained], allow_unused=True)
-            for slot, gradient in zip(trained, found, strict=True):
-                if gradient is not None:
+                (differentiable_losses_of(module, batch).sum() / len(labels)).backward()  # also through checkpoints
+            for slot in trained:
+                if (gradient := parameters[slot.name].grad) is not None:
                     row[slot.start : slot.stop] += (gradient.to_dense() if gradient.is_sparse else gradient).reshape(-1)
+            module.zero_grad()
 
     def gradient_units(self, sizes: Tensor, clients: Tensor) -> list[Tensor]:
         """Groups clients into units, each to be computed in one process so that gradients stay bit-identical.

@@ -109,13 +109,14 @@ class LoopWay(TrainingWay):
         return tuple(gradient[None] for gradient in gradients), loss
 
     def _can_split(self, batch: Batch) -> bool:
-        """Returns whether the losses of examples do not depend on the others of their mini-batch."""
+        """Returns whether losses do not depend on the other examples of a mini-batch, and change no buffer."""
         if self._splits is None:
             module, dtype = copy.deepcopy(self._module), self.plan.autocast
             halves = zip(*(part.tensor_split(2) for part in batch), strict=True)
             with torch.no_grad(), nullcontext() if dtype is None else torch.autocast("cpu", dtype):
                 whole, *parts = (losses_of(module, part).double() for part in (batch, *halves))
-            self._splits = torch.allclose(whole, torch.cat(parts), rtol=1e-4, atol=1e-6, equal_nan=True)
+            same = all(map(torch.equal, module.buffers(), self._module.buffers()))
+            self._splits = same and torch.allclose(whole, torch.cat(parts), rtol=1e-4, atol=1e-6, equal_nan=True)
         return self._splits
 
     def _share(self, inputs: Tensor, labels: Tensor, weights: Tensor | None, total: int) -> tuple[list[Tensor], Tensor]:

@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 from lightning import LightningModule
-from torch import Tensor
+from torch import Tensor, nn
 
 from lit_cfl.data import Examples
 from lit_cfl.devices import send
@@ -58,6 +58,8 @@ class Scorer:
         self._module, self._layout, self._dtype, self._seed = module, layout, dtype, seed
         self._device = next(module.parameters()).device
         self._pass = PASS_ON_CPU if self._device.type == "cpu" else EVALUATION_BATCH
+        # `eval()` may compute from the parameters, such as merged weights: it is called again for each model
+        self._computes_in_eval = any(type(part).train is not nn.Module.train for part in module.modules())
 
     @torch.no_grad()
     def losses_of_all(self, models: Tensor, index: Tensor, examples: Examples) -> Tensor:
@@ -88,7 +90,7 @@ class Scorer:
     ) -> Outcomes:
         """Computes losses and scores of examples, each under its own mixture of the models; see `Engine`."""
         models, found = send(models, self._device).to(self._dtype), list[Tensor]()
-        load = [partial(self._layout.write, model, self._module) for model in models]
+        load = [partial(self._load, model) for model in models]
         for read in split_reads(len(index)):
             batch = examples.batch(index[read], self._dtype, self._device)
             own = send(weights[which[read]], self._device)
@@ -109,8 +111,15 @@ class Scorer:
                 found.append(self._outcomes(row, (batch[0], batch[1]), int(own[0])))
         return torch.cat(found, dim=1)
 
-    def _outcomes(self, row: Tensor, batch: Batch, first: int) -> Tensor:
+    def _load(self, row: Tensor) -> None:
+        if self._computes_in_eval:
+            self._module.train()
         self._layout.write(row, self._module)
+        if self._computes_in_eval:
+            self._module.eval()
+
+    def _outcomes(self, row: Tensor, batch: Batch, first: int) -> Tensor:
+        self._load(row)
         self._seed(first)
         return torch.cat([outcomes_of(self._module, part) for part in self._split(batch)], dim=1)
 
@@ -151,7 +160,7 @@ class Scorer:
         """Computes the penalty that the task adds to every training loss: float64 `[K]`, 0 without a penalty."""
         found = []
         for row in models:
-            self._layout.write(row, self._module)
+            self._load(row)
             found.append(penalty_of(self._module))
         return torch.tensor(found, dtype=torch.float64)
 

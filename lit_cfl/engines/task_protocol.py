@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from math import nan
 from typing import Any, cast
 
 import torch
 from lightning import LightningModule
-from torch import Tensor
+from torch import Tensor, nn
 
 from lit_cfl.devices import is_out_of_memory
 from lit_cfl.engines.dropout import replace_dropout
@@ -29,11 +30,11 @@ def build_module(task: TaskFactory, seed: int, number: int = 0, device: str = "c
 def require_losses(module: LightningModule) -> None:
     """Raises InputError if the module lacks a method that evaluation needs."""
     name, scores = type(module).__name__, per_example(scores_of(module))
-    if not hasattr(module, "losses"):
+    if not callable(getattr(module, "losses", None)):
         raise InputError(
             f"{name} has no `losses(batch) -> [batch]`, one number per example; add it (see docs/own_model.md)"
         )
-    if scores not in (CLASSIFIER, ()) and not hasattr(module, "outcomes"):
+    if scores not in (CLASSIFIER, ()) and not callable(getattr(module, "outcomes", None)):
         raise InputError(
             f"{name} names the scores {', '.join(score.name for score in scores)}, but has no `outcomes(batch)` that "
             "returns them; add it (see docs/own_model.md)"
@@ -91,8 +92,11 @@ def penalty_of(module: LightningModule) -> float:
 
 
 def _penalty_method(module: LightningModule) -> Callable[[], Tensor] | None:
-    found: Any = getattr(module, "penalty", None)
-    return found if callable(found) else None  # the attribute may be a number
+    found: Any = getattr(module, "penalty", None)  # may be a number, a layer, or a method of the user's
+    if not callable(found) or isinstance(found, nn.Module):
+        return None
+    needs = [one for one in signature(found).parameters.values() if one.default is one.empty]
+    return None if needs else found
 
 
 def outcomes_of(module: LightningModule, batch: Batch) -> Tensor:
@@ -189,7 +193,7 @@ def _outputs_in(found: list[Any], name: str, size: int, scores: int) -> Tensor:
 
 
 def _call_outcomes(module: LightningModule, batch: Batch) -> Sequence[Any]:
-    if hasattr(module, "outcomes"):
+    if callable(getattr(module, "outcomes", None)):
         returned = cast(Callable[[Batch], Any], module.outcomes)(batch)
         if not isinstance(returned, tuple):
             raise InputError(

@@ -16,6 +16,7 @@ from lightning import LightningModule
 from ragged import PLANS, fitted, ragged_data, task
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
+from torch.utils.checkpoint import checkpoint
 
 from lit_cfl.datamodules import ArrayData
 from lit_cfl.engines import agreement
@@ -349,6 +350,8 @@ def test_what_is_in_no_row_is_in_the_digest_of_constants():
     }
     digests = {digest(Holder(**{name: value})) for name, value in changes.items()}
     assert len(digests | {digest(Holder())}) == len(changes) + 1
+    of_names = (digest(Holder(numbers=np.array([f"{n} of 2" for n in (1, 2)], dtype=object))) for _ in range(2))
+    assert len({*of_names} | digests) == len(changes) + 1  # by their values, not by where they lie
     in_row = Holder(mean=torch.tensor([5.0, 6.0]))
     nn.init.ones_(in_row.fc.weight)
     assert digest(in_row) == digest(Holder())  # values in a row are recorded with the model, not in this digest
@@ -452,3 +455,61 @@ def test_an_error_of_ours_in_gradients_is_not_blamed_on_the_module(monkeypatch: 
     monkeypatch.setattr(type(engine.way), "_gradient", broken)
     with pytest.raises(KeyError):
         engine.at(0, ragged_data()).gradients(engine.initial(0), torch.tensor([2]))
+
+
+class Merging(Classification):
+    """Linear module that adds a second weight to the first one when it leaves training, as adapters do."""
+
+    def __init__(self) -> None:
+        super().__init__(Linear(), torch.optim.SGD)
+        self.up, self.merged = nn.Parameter(torch.zeros(10, 64)), None
+
+    def train(self, mode: bool = True) -> "Merging":
+        super().train(mode)
+        self.merged = None if mode else (self.net.fc.weight + self.up).detach()
+        return self
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        weight = self.net.fc.weight + self.up if self.merged is None else self.merged
+        return nn.functional.linear(inputs.flatten(1), weight, self.net.fc.bias)
+
+    def losses(self, batch: Batch) -> Tensor:
+        return cross_entropy(self(batch[0]), batch[1], reduction="none")
+
+    def outcomes(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        return self.losses(batch), self(batch[0]).argmax(1) == batch[1]
+
+
+def test_each_model_is_scored_with_its_own_merged_weights():
+    engine, data, index = build_engine(Merging, Plan("loop"), 5, LocalTraining()), ragged_data(), torch.arange(6)
+    models = torch.stack([engine.initial(0), 2 * engine.initial(1) + 0.1])
+    found = engine.outcomes_of_each(models, index // 3, index, data).losses
+    batch = data.examples.batch(index)
+    of_each = [engine.module(model).losses(batch) for model in models]
+    expected = torch.cat([of_each[0][:3], of_each[1][3:]]).detach().double()
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    assert torch.equal(engine.losses_of_all(models, index, data)[0, :3], found[:3])
+
+
+def test_gradients_arrive_behind_a_checkpoint():
+    class Checkpointed(Linear):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before = nn.Linear(64, 64)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            hidden = inputs.flatten(1).requires_grad_()
+            return super().forward(checkpoint(self.before, hidden, use_reentrant=True))
+
+    class Plain(Checkpointed):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return Linear.forward(self, self.before(inputs.flatten(1)))
+
+    found, expected = (
+        build_engine(task(net), Plan("trainer"), 5, LocalTraining()).at(0, ragged_data())
+        for net in (Checkpointed, Plain)
+    )
+    of_one = torch.tensor([1])
+    gradient = found.gradients(found.initial(0), of_one)
+    assert gradient.abs().sum() > 0.1
+    assert torch.equal(gradient, expected.gradients(expected.initial(0), of_one))

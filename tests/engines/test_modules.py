@@ -1527,6 +1527,67 @@ for name, (make, why) in REFUSED.items():
 # The tests
 
 
+@only_by_trainer("hook clip_gradients")
+class ClipsByItself(Own):
+    def clip_gradients(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None):
+        nn.utils.clip_grad_norm_(self.parameters(), 5.0)
+
+
+@refused("TrainReturnsNothing.train returns None; return self")
+class TrainReturnsNothing(Own):
+    def train(self, mode=True):
+        super().train(mode)
+
+
+@trains()
+class OwnStateDict(Own):
+    def state_dict(self):
+        return super().state_dict()
+
+
+@trains()
+class PenaltyOfOthers(Own):
+    """Its method `penalty` is not that of our tasks, which takes no arguments."""
+
+    def penalty(self, outputs):
+        return outputs.square().sum()
+
+
+@trains()
+class InADictionary(Own):
+    def configure_optimizers(self):
+        return {"optimizer": SGD(self.parameters(), lr=0.1)}
+
+
+@refused("ListOfLosses has no `losses")
+class ListOfLosses(Own):
+    losses = ()
+
+
+@refused(r"ScoresAsAMethod.scores is <bound method")
+class ScoresAsAMethod(Own):
+    def scores(self, batch):
+        return self.losses(batch)
+
+
+@trains("stack loop")
+class MergesInEval(Own):
+    """Adds a second weight to the first one when it leaves training, as libraries of adapters do."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.merged = nn.Parameter(torch.zeros(10, 64)), None
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.merged = None if mode else (self.fc.weight + self.up).detach()
+        return self
+
+    def forward(self, inputs):
+        weight = self.fc.weight + self.up if self.merged is None else self.merged
+        return nn.functional.linear(inputs.flatten(1), weight, self.fc.bias)
+
+
 @pytest.fixture(scope="module")
 def data() -> FederatedData:
     return sorted_clients()

@@ -47,9 +47,22 @@ def test_gradients_of_large_batches_are_summed_up_over_parts(net: str, computed:
     assert computed == [size for client in steps for size in client * 3]
 
 
-@pytest.mark.parametrize("net", ["mlp with dropout", "batch norm"])
+class Counting(torch.nn.Module):
+    """Net that counts its batches in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = torch.nn.Linear(64, 10)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.seen += self.training
+        return self.fc(inputs.flatten(1))
+
+
+@pytest.mark.parametrize("net", ["mlp with dropout", "batch norm", "counting"])
 def test_batches_stay_whole_where_a_layer_depends_on_all_of_one(net: str, computed: list[int]):
-    fitted(task({**NETS, "batch norm": Residual}[net]), Plan("loop"), local=FULL, data=DATA)
+    fitted(task({**NETS, "batch norm": Residual, "counting": Counting}[net]), Plan("loop"), local=FULL, data=DATA)
     assert computed == [size for size in (3, 8, 16, 17, 9, 20) for _ in range(3)]
 
 

@@ -170,6 +170,17 @@ class Reader(nn.Module):
         return self.out(self.rnn(self.embedding(tokens))[0].mean(1))
 
 
+class Spare(nn.Module):
+    """Net with a layer that takes no part in the losses: only a proximal term moves it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.spare = nn.Linear(81, 10), nn.Linear(3, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.fc(inputs.flatten(1))
+
+
 class Bigram(nn.Module):
     """Net whose logits of the next token depend on the last one."""
 
@@ -357,6 +368,7 @@ CASES: dict[str, Case] = BY_HAND | {
     "batch norm without statistics": row(partial(Normalised, track_running_stats=False)),
     "layer norm": row(lambda: chain_of(nn.LayerNorm(81), 10)),
     "attention": row(Attention, partial(SGD, lr=0.1, momentum=0.5, weight_decay=0.1), prox=0.1),
+    "layer without use": row(Spare, prox=0.3),
     "lstm": row(partial(Reader, nn.LSTM), data=tokens),
     "gru": row(partial(Reader, nn.GRU), data=tokens, prox=0.1),
     "frozen biases": row(lambda: freeze("fc1.bias", "fc2.bias")),
@@ -437,7 +449,8 @@ REFUSED = {  # row: who refuses it
     **dict.fromkeys((
         "own module",  # a chain, but for its label smoothing
         "losses cut off", "losses half detached", "cnn with dropout", "strides", "layer norm", "attention",
-        "next token", "batch norm", "batch norm of equal batches", "batch norm that keeps its statistics",
+        "next token", "layer without use",
+        "batch norm", "batch norm of equal batches", "batch norm that keeps its statistics",
         "batch norm without statistics", "batch norm of 1,024 examples", "lstm", "gru", "two dropouts",
         "activation in front",
     ), "chain"),
