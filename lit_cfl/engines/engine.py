@@ -478,11 +478,7 @@ class Engine:
         client, start = int(work.clients[position]), work.models[work.start[position]]
         mine = data.train[client]
         before = self.losses_of_all(start[None].cpu(), mine, data)[0]
-        rate = work.rates[0] if work.rates else find_learning_rate(self.template)
-        wrong, reason = (
-            (~before.isfinite()).nonzero().flatten().tolist(),
-            f": training loss {loss}, learning rate {rate:g}",
-        )
+        wrong = (~before.isfinite()).nonzero().flatten().tolist()
         if wrong:
             reason = (
                 f" before it trained: the loss of its example {int(mine[wrong[0]]) % len(data.examples)} is "
@@ -490,9 +486,10 @@ class Engine:
                 "learning rate helps; look for 0/0, log(0) or overflow in the net on that input"
             )
         else:
-            reason += (
-                "; lower the learning rate, set local.gradient_clip, look in training_step for 0/0, log(0) or a "
-                "mini-batch whose examples are all left out (ignore_index)"
+            rate = work.rates[0] if work.rates else find_learning_rate(self.template)
+            reason = (
+                f": training loss {loss}, learning rate {rate:g}; lower the learning rate, set local.gradient_clip, "
+                "look in training_step for 0/0, log(0) or a mini-batch whose examples are all left out (ignore_index)"
             )
         return DivergedError(
             f"client {client} diverged in round {round + 1}{reason}, or set local.on_divergence to skip"
