@@ -28,6 +28,9 @@ class KeyedDropout(nn.Module):
         self.p, self.layer = p, layer
         self.register_buffer(KEY, torch.zeros((), dtype=torch.int64), persistent=False)
 
+    def extra_repr(self) -> str:
+        return f"p={self.p}"  # part of the description by which a resumed run knows its net
+
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return input

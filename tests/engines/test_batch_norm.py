@@ -146,7 +146,7 @@ def test_single_examples_are_refused_in_gradients_and_by_the_check_before_a_run(
     [
         (31, 10, "; set local.last_batch to join, or take GroupNorm"),
         (31, 1, "; set local.last_batch to join and local.batch_size to 2 or more, or take GroupNorm"),
-        (1, 10, "leave such clients out (--data.partition Natural --data.partition.min_examples 10 "),
+        (1, 10, "leave out clients with a single example (--data.partition Natural --data.partition.min_examples 10 "),
     ],
 )
 def test_the_message_about_a_single_example_names_what_helps(size: int, batch_size: int, remedy: str):

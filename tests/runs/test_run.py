@@ -16,6 +16,7 @@ from digits_experiment import digits, timeless_rows
 from lit_cfl.algorithms import FedAvg, FedGroup, Local
 from lit_cfl.datamodules import Digits
 from lit_cfl.early_stopping import StopRule
+from lit_cfl.engines.agreement import Trial
 from lit_cfl.engines.cohort import FitRequest
 from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
@@ -358,3 +359,12 @@ def test_a_mode_or_a_function_in_the_place_of_callbacks_is_refused(callbacks: ob
     with pytest.raises(InputError, match=remedy):
         run(digits(algorithm=FedAvg(), rounds=1), tmp_path / "run", callbacks)  # type: ignore[arg-type]  # the mistake
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_and_its_baseline_try_the_task_once_and_have_one_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    tried, of = list[Any](), Trial.of
+    monkeypatch.setattr(Trial, "of", lambda *given: tried.append(given) or of(*given))
+    run(digits(baseline=FedAvg()), tmp_path)
+    assert len(tried) == 1
+    plans = [(stored_config(path) or {})["plan"] for path in (tmp_path, tmp_path / "baseline")]
+    assert plans[0] == plans[1]
