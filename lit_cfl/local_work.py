@@ -349,7 +349,7 @@ def count_bytes(statistics: Sequence[Statistic | None]) -> int:
 
 
 def _parts_of(found: Any) -> Sequence[Any]:
-    """Returns the tensors of an answer; nothing of what is no answer."""
+    """Returns the tensors of an answer, or nothing of another object."""
     if isinstance(found, dict):
         return list(found.values())
     return [found] if isinstance(found, Tensor) else found if isinstance(found, (tuple, list)) else ()

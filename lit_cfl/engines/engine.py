@@ -473,7 +473,7 @@ class Engine:
 
         Args:
             position: Position of the client in the cohort.
-            loss: Its training loss; NaN if none was reported.
+            loss: Training loss of the client; NaN if none was reported.
         """
         client, start = int(work.clients[position]), work.models[work.start[position]]
         mine = data.train[client]

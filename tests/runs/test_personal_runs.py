@@ -189,12 +189,14 @@ def test_newcomers_are_scored_with_the_mean_layers_of_their_cluster(path: Path):
     assert torch.equal(module.net.fc2.bias, saved.module(int(placed.assignment.index[0])).net.fc2.bias)
 
 
-PLANS = {"trainer": Plan("trainer"), "loop": Plan("loop"), "stack": Plan("stack", lanes=3), "chain": Plan("chain")}
+PLANS = {
+    name: Plan(name, precision="64-true", lanes=lanes) for name, lanes in {"trainer": 1, "loop": 1, "stack": 3}.items()
+}
 
 
 def end_of(plan: Plan, algorithm: Algorithm) -> Any:
     experiment = kept(algorithm=algorithm)
-    engine = build_engine(net, replace(plan, precision="64-true"), 3, experiment.local)
+    engine = build_engine(net, plan, 3, experiment.local)
     try:
         data = experiment.data.federated(3)
         *_, last = rounds(experiment.algorithm, engine, data, Cohorts(5), seed=3, num_rounds=3)
