@@ -17,13 +17,7 @@ from lit_cfl.data.augment import AugmentFunction
 from lit_cfl.data.examples import Decoding
 from lit_cfl.devices import send
 from lit_cfl.engines.dropout import keys_of_steps, set_key
-from lit_cfl.engines.mini_batches import (
-    LocalTraining,
-    MiniBatches,
-    Rates,
-    draw_batches,
-    steps_of_epoch,
-)
+from lit_cfl.engines.mini_batches import LocalTraining, MiniBatches, Rates, draw_batches, steps_of_epoch
 from lit_cfl.engines.plan import Plan, Precision, WayName, row_dtype
 from lit_cfl.engines.scorer import EVALUATION_BATCH, Scorer
 from lit_cfl.engines.task_protocol import differentiable_losses_of
