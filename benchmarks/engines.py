@@ -16,8 +16,8 @@ The table has medians over the turns: CPU time per client-step, wall time, and t
 the same turn, so that other programs on the machine affect both alike. `spread` gives the ratio's quartiles. A round is
 `engine.at(round, data).fit(...)` with its rows: drawing the mini-batches, training, and copying the rows.
 
-PATH is a checkout of an earlier commit. Ways: `chain` and `loop`; at commit 2161c74 `fused`, `dual` (C++, compiled on
-first use) and `plain`, its plain loop. One thread is used unless --threads says otherwise.
+PATH is a checkout of an earlier commit, with compiled steps (`python hatch_build.py`). Ways: `chain` and `loop`, and
+`earlier chain` and `earlier loop` of PATH. One thread is used unless --threads says otherwise.
 """
 
 import argparse
@@ -75,20 +75,8 @@ NETS = {
 
 def choose_ways(net: str, against: bool) -> dict[str, bool]:
     """Returns the ways to compare, the reference first, and whether each belongs to the other checkout."""
-    new = {"loop": False} if net == "cnn" else {"chain": False, "loop": False}
-    old = {"cnn": ["plain"], "mlp2048": ["dual", "plain"], "linear": ["fused", "plain"]}.get(
-        net, ["fused", "dual", "plain"]
-    )
-    return new | (dict.fromkeys(old, True) if against else {})
-
-
-def make_plan(way: str) -> Any:
-    """Builds the plan for a way: `chain` and `loop` exist in our checkout, the other ways only in an earlier one."""
-    from lit_cfl.engines.plan import Plan
-
-    if way in ("chain", "loop"):
-        return Plan(way)
-    return Plan("stacked", **{"fused": {"fused": True}, "dual": {"dual": True}, "plain": {}}[way])
+    ways = ["loop"] if net == "cnn" else ["chain", "loop"]
+    return dict.fromkeys(ways, False) | (dict.fromkeys([f"earlier {way}" for way in ways], True) if against else {})
 
 
 def make_data(cohort: str = "60", clients: int = CLIENTS) -> FederatedData:
@@ -108,9 +96,8 @@ def make_data(cohort: str = "60", clients: int = CLIENTS) -> FederatedData:
 
 def serve(case: str, way: str, threads: int) -> None:
     """Trains rounds each time a line is read from standard input, and prints the µs per client-step."""
-    from lit_cfl.engines.choose_plan import build_engine
-    from lit_cfl.engines.mini_batches import LocalTraining
-    from lit_cfl.engines.plan import keep_freed_memory
+    from lit_cfl.engines.plan import Plan, keep_freed_memory
+    from lit_cfl.experiment import LocalTraining, build_engine  # type: ignore[attr-defined]  # PATH defines it elsewhere
     from lit_cfl.rounds import Cohorts
     from lit_cfl.tasks import Classification
 
@@ -121,7 +108,7 @@ def serve(case: str, way: str, threads: int) -> None:
     def task() -> Classification:
         return Classification(NETS[net](), partial(torch.optim.SGD, lr=0.03))
 
-    engine = build_engine(task, make_plan(way), 0, LocalTraining(epochs, BATCH))
+    engine = build_engine(task, Plan(way.removeprefix("earlier ")), 0, LocalTraining(epochs, BATCH))
     torch.set_num_threads(threads)
     start = engine.initial(0)[None]
     number = 0
