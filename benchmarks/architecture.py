@@ -111,8 +111,8 @@ def choose_arrows(between: Imports, layers: Mapping[str, list[str]]) -> list[tup
 def arrange_rows(layers: Mapping[str, list[str]], between: Imports) -> list[tuple[str, list[str]]]:
     """Returns the rows of the picture from lowest to highest, each with the name of its layer."""
     (lowest, basics), *above = reversed(layers.items())
-    half = len(basics) // 2
-    found = [(lowest, basics[half:]), (lowest, basics[:half])]
+    size = -(-len(basics) // 3)
+    found = [(lowest, basics[start : start + size]) for start in (2 * size, size, 0)]
     for layer, names in above:
         level: dict[str, int] = {}
         for name in TopologicalSorter({name: between[name] & set(names) for name in names}).static_order():

@@ -1,4 +1,4 @@
-"""Tests what a user's module is told besides the table of `test_modules.py`: errors, notes, and what fits keep."""
+"""Tests errors and notes on users' modules beside the table of `test_modules.py`, and what fits keep."""
 
 import warnings
 from collections import OrderedDict, namedtuple
