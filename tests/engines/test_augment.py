@@ -200,7 +200,7 @@ def test_order_company_and_chunks_of_clients_change_no_bit(plan: str, local: Loc
 
 def test_parts_are_cut_by_the_examples_of_all_mini_batches():
     engine, data = engine_of(local=LocalTraining(3, 10)), augmented_data()
-    engine._split = lambda sizes, data: split_clients(sizes, 80, 9)  # type: ignore[method-assign]
+    engine._split = lambda sizes, data: split_clients(sizes, 80, 9)  # type: ignore[method-assign]  # some
     sizes = []
     fit = engine.way.fit
     engine.way.fit = lambda work, ended: sizes.append(len(work.inputs)) or fit(work, ended)  # type: ignore[method-assign,func-returns-value]
