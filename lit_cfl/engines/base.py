@@ -232,10 +232,6 @@ class Engine:
         """Seeds the global random generators within the block, and restores them afterwards."""
         return seed_globally(derive(self.seed, purpose, *ids), self.device)
 
-    def penalties(self, models: Tensor) -> Tensor:
-        """Computes the penalty that the task adds to every training loss: float64 `[K]`, 0 without a penalty."""
-        return self._scorer.penalties(models)
-
     @cached_property
     def _scorer(self) -> Scorer:
         return self.way.scorer(partial(seed_global_generators, self.seed, "evaluation"))

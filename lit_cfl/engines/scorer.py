@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lit_cfl.data import Examples
 from lit_cfl.devices import is_out_of_memory, send
-from lit_cfl.engines.task_protocol import Batch, mixed_outcomes_of, outcomes_of, penalty_of
+from lit_cfl.engines.task_protocol import Batch, mixed_outcomes_of, outcomes_of
 from lit_cfl.errors import InputError, note_on_error
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.scores import per_example, scores_of
@@ -158,15 +158,6 @@ class Scorer:
                     "or more, and finite values wherever the loss is finite"
                 )
         return replace(found, values=values)
-
-    @torch.no_grad()
-    def penalties(self, models: Tensor) -> Tensor:
-        """Computes the penalty that the task adds to every training loss: float64 `[K]`, 0 without a penalty."""
-        return torch.tensor([self._penalty(row) for row in models], dtype=torch.float64)
-
-    def _penalty(self, row: Tensor) -> float:
-        self._layout.write(row, self._module)
-        return penalty_of(self._module)
 
 
 def _while_scored(named: ModelName, number: int) -> str:

@@ -86,17 +86,11 @@ def explain_missing_gradients(round: int) -> Iterator[None]:
         ) from error
 
 
-def penalty_of(module: LightningModule) -> float:
-    """Computes the penalty that the module adds to every training loss; 0 without `penalty`.
+def _penalty_method(module: LightningModule) -> Callable[[], Tensor] | None:
+    """Returns the method `penalty` of a module; None without one, also if the attribute is a number.
 
     A module with `penalty() -> 0-d tensor` adds it in `losses`, but not to the losses of its `outcomes`.
     """
-    penalty = _penalty_method(module)
-    return 0.0 if penalty is None else float(penalty())
-
-
-def _penalty_method(module: LightningModule) -> Callable[[], Tensor] | None:
-    """Returns the method `penalty` of a module; None without one, also if the attribute is a number."""
     found: Any = getattr(module, "penalty", None)
     return found if callable(found) else None
 
