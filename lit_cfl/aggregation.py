@@ -9,58 +9,27 @@ from torch import Tensor
 from lit_cfl.errors import InputError, require_word
 from lit_cfl.local_work import Chunk, Fitted
 
-__all__ = ["client_weights", "discrepancy", "draw_order", "mean_by_cluster", "mix_clusters"]
+__all__ = ["client_weights", "discrepancy", "mean_by_cluster", "mix_clusters"]
 
 Weights = Literal["examples", "equal"]
-ClusterWeights = Literal[Weights, "drawn_first"]
 Mix = Literal["normalised", "sum"]
 
 
-def client_weights(
-    num_examples: Tensor, kind: ClusterWeights, labels: Tensor | None = None, order: Tensor | None = None
-) -> Tensor:
+def client_weights(num_examples: Tensor, kind: Weights) -> Tensor:
     """Computes each client's weight in its cluster's mean, independent of the order of the clients.
 
     Args:
         num_examples: Numbers of the clients' examples n_i `[n]`.
-        kind: `examples` = n_i; `equal` = one; `drawn_first` = one for the client of each cluster that has data and
-            comes first in `order`, and zero for all others. A mistake of FlexCFL's published IFCA and FeSEM: its
-            list of weights has one element, so that a cluster takes the model of the first of its clients in an
-            unsorted draw (times K / (K + 1e-5), left out here) (C1).
-        labels: Cluster of each client, int64 `[n]`; needed for `drawn_first`.
-        order: Drawn number of each client, all different `[n]`; needed for `drawn_first`; see `draw_order`.
+        kind: `examples` = n_i; `equal` = one.
 
     Returns:
         float64 `[n]`.
 
     Raises:
-        InputError: unknown kind, or `drawn_first` without labels or an order.
+        InputError: unknown kind.
     """
-    require_word("weights", kind, get_args(ClusterWeights))
-    if kind == "examples":
-        return num_examples.double()
-    if kind == "equal":
-        return torch.ones(len(num_examples), dtype=torch.float64)
-    if labels is None or order is None:
-        raise InputError(
-            "weights 'drawn_first' need labels and the order in which clients were drawn; pass both, or use 'equal' "
-            "or 'examples'"
-        )
-    able, (found, cluster) = num_examples > 0, labels.unique(return_inverse=True)
-    nobody = order.new_full((len(found),), torch.inf)
-    earliest = nobody.scatter_reduce(0, cluster[able], order[able], "amin")
-    return (order == earliest[cluster]).double()
-
-
-def draw_order(clients: Tensor, num_clients: int, rng: torch.Generator) -> Tensor:
-    """Draws a random sort key for each client, independent of the cohort: float64 `[n]`.
-
-    Args:
-        clients: Ids of the clients, int64 `[n]`.
-        num_clients: Number of all clients.
-        rng: Generator of the round.
-    """
-    return torch.rand(num_clients, generator=rng, dtype=torch.float64)[clients]
+    require_word("weights", kind, get_args(Weights))
+    return num_examples.double() if kind == "examples" else torch.ones(len(num_examples), dtype=torch.float64)
 
 
 def mean_by_cluster(

@@ -104,8 +104,28 @@ class Fitted:
         self._num_examples = num_examples
         self._losses: list[Tensor] = []
         self._trained: list[Tensor] = []
+        self._readers: list[Callable[[Chunk], None]] = []
         self._source: Iterator[Chunk] | None = iter(chunks)
         self._held = list(self._record()) if held else []
+
+    def on_read(self, reader: Callable[[Chunk], None]) -> "Fitted":
+        """Calls a function with each chunk when it is first read; at once if the fit is held. Returns the fit.
+
+        Raises:
+            RuntimeError: the fit is not held in memory and was read already.
+        """
+        if self._source is None and not self.held:
+            raise RuntimeError("this fit was read already, so its chunks are gone; call on_read before")
+        self._readers.append(reader)
+        for chunk in self._all:
+            reader(chunk.on_cpu())
+        return self
+
+    def read(self) -> "Fitted":
+        """Reads all chunks, for the functions of `on_read`, `losses` and `trained`. Returns the fit."""
+        for _ in self.on_device():
+            pass
+        return self
 
     def chunks(self) -> Iterator[Chunk]:
         """Yields the chunks in order. Raises RuntimeError on a second read, unless the fit is held in memory."""
@@ -122,6 +142,8 @@ class Fitted:
         for chunk in source:
             self._losses.append(chunk.losses)
             self._trained.append(chunk.trained)
+            for reader in self._readers:
+                reader(chunk.on_cpu())
             yield chunk
 
     def collect(self) -> Tensor:
@@ -276,13 +298,12 @@ class LocalWork(Protocol):
     def gradients(self, model: Tensor, clients: Tensor, sketch: Sketch | None = None) -> Tensor:
         """Computes each client's mean training gradient at `model` `[d]`: rows `[n, d]`, 0 in the buffers' columns."""
 
-    def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
+    def losses(self, models: Tensor, clients: Tensor) -> Tensor:
         """Computes each model's mean loss on each client's training examples: `[n, K]`, nan without examples.
 
         Args:
             models: `[K, d]`.
             clients: Ids int64 `[n]`.
-            penalised: True to include the penalty that the task adds in training, such as `kernel_l2`.
         """
 
     def example_losses(self, models: Tensor, clients: Tensor) -> Tensor:

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from lit_cfl.algorithms.base import Info
 from lit_cfl.algorithms.splits import (
-    ClientComparison,
-    SplitCandidate,
+    Comparison,
     SplitState,
     SplittingAlgorithm,
     place_by_splits,
@@ -42,7 +41,6 @@ class AdaCFL(SplittingAlgorithm):
         eps2: Threshold of 0 or more: the largest norm of a client's update must be above it.
         warmup_rounds: Rounds before the first split, 0 or more.
         weights: Weights of the clients in a cluster's mean: their number of `examples`, or `equal`.
-        criterion_weights: Weights of the clients in the norm of the mean update (C32).
         layers: Patterns of the layers to compare; none = all fully connected layers.
     """
 
@@ -68,12 +66,10 @@ class AdaCFL(SplittingAlgorithm):
     def _layers(self, work: LocalWork) -> list[str]:
         return work.layout.layers_of("linear") if self.layers is None else self.layers
 
-    def compare(self, candidate: SplitCandidate, work: LocalWork) -> ClientComparison | None:
-        if candidate.v <= self.eps2:
-            return None
-        features, layers = _weights(candidate.updates, candidate.start), self._layers(work)
-        rows = select_columns(features, work.layout.columns(layers))
-        return ClientComparison(features, layers, scale_to_similarity(distances(rows, "l2")))
+    def compare(self, updates: Tensor, start: Tensor, work: LocalWork) -> Comparison:
+        weights, layers = _weights(updates, start), self._layers(work)
+        rows = select_columns(weights, work.layout.columns(layers))
+        return Comparison(weights, layers, scale_to_similarity(distances(rows, "l2")))
 
     def divide(self, similarity: Tensor) -> Tensor | None:
         return cut_at_largest_gap(similarity)

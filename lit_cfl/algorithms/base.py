@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from lit_cfl.clustering.client_map import clusters_of
 from lit_cfl.errors import InputError, count_noun
 from lit_cfl.local_work import LocalWork
 from lit_cfl.metric_names import Row
@@ -208,13 +209,13 @@ class Algorithm(ABC):
             "inputs; label them and leave out --unlabelled, or run an algorithm that needs only inputs, such as FLUX"
         )
 
-    @abstractmethod
     def serve(self, state: State, clients: Tensor) -> Assignment:
-        """Looks up the model of each client without training.
+        """Looks up the model of each client without training: by default row `state.index` of `state.models`.
 
         Args:
             clients: Ids of the clients, int64 `[n]`.
         """
+        return Assignment(state.models, clusters_of(state.index, clients))
 
     @property
     def reason_without_means(self) -> str | None:

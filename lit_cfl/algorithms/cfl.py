@@ -6,8 +6,8 @@ Where this differs from the paper:
 * the bipartition is exactly optimal; the published code's complete linkage need not be: `linkage` (C29).
 * clients keep their ids in every split; the published notebook uses positions in the cluster instead, and mixes them up
   from the second split on (C30).
-* Theorem 1's test needs gamma_max, which cannot be observed: `gamma_max`, off by default, as in all code (C31).
-* the published code takes simple means, also in the criterion: `weights`, `criterion_weights` (C32).
+* Theorem 1's test needs gamma_max, which cannot be observed; like all code, we leave it out (C31).
+* the published code takes simple means, also in the criterion: `weights`, here of both means (C32).
 * a cluster of one or two clients is never split, as in the published code, which also has `warmup_rounds`.
 * a newcomer walks down the tree of splits and joins at each split the part whose MEAN is most similar; the paper
   compares it with each member, whose updates we do not keep. The server keeps the model before each split, and the
@@ -24,15 +24,8 @@ import torch
 from torch import Tensor
 
 from lit_cfl.algorithms.base import Info
-from lit_cfl.algorithms.splits import (
-    ClientComparison,
-    SplitCandidate,
-    SplitState,
-    SplittingAlgorithm,
-    place_by_splits,
-)
-from lit_cfl.clustering import bipartition, cosine_similarity, direction_cosines, separation_threshold
-from lit_cfl.errors import InputError
+from lit_cfl.algorithms.splits import Comparison, SplitState, SplittingAlgorithm, place_by_splits
+from lit_cfl.clustering import bipartition, cosine_similarity, direction_cosines
 from lit_cfl.local_work import LocalWork
 
 
@@ -48,9 +41,6 @@ class CFL(SplittingAlgorithm):
         eps2: Threshold of v, 0 or more.
         warmup_rounds: Rounds before the first split, 0 or more.
         weights: Weights of the clients in a cluster's mean: their number of `examples` (paper), or `equal` (code).
-        criterion_weights: Weights of the clients in the mean update of u (C32).
-        gamma_max: Split only if this is below sqrt((1 - a) / 2), with a the largest cosine across the parts (Theorem
-            1); 0 to 1. None = no such test.
         linkage: Linkage: `single` finds the optimal bipartition (paper), `complete` may not (code) (C29).
     """
 
@@ -58,29 +48,13 @@ class CFL(SplittingAlgorithm):
         "Sattler, Müller, Samek. Clustered Federated Learning: Model-Agnostic Distributed Multi-Task Optimization "
         "under Privacy Constraints. IEEE TNNLS 2021. arXiv:1910.01991"
     )
-    gamma_max: float | None = None
     linkage: Literal["single", "complete"] = "single"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.gamma_max is not None and not 0 <= self.gamma_max <= 1:
-            raise InputError(f"gamma_max is {self.gamma_max}; give 0 to 1, or null for no test")
+    def compare(self, updates: Tensor, start: Tensor, work: LocalWork) -> Comparison:
+        return Comparison(updates, ["*"], cosine_similarity(updates))
 
-    def compare(self, candidate: SplitCandidate, work: LocalWork) -> ClientComparison | None:
-        if candidate.v <= self.eps2:
-            return None
-        return ClientComparison(candidate.updates, ["*"], cosine_similarity(candidate.updates))
-
-    def divide(self, similarity: Tensor) -> Tensor | None:
-        """Finds the bipartition of clients by their similarity `[n, n]`.
-
-        Returns:
-            Parts int64 `[n]`, 0 or 1; None if Theorem 1 does not allow the split (`gamma_max`).
-        """
-        parts = bipartition(similarity, self.linkage)
-        across = float(similarity[parts == 0][:, parts == 1].max())
-        allowed = self.gamma_max is None or self.gamma_max < separation_threshold(across)
-        return parts if allowed else None
+    def divide(self, similarity: Tensor) -> Tensor:
+        return bipartition(similarity, self.linkage)
 
     def place(
         self, state: SplitState, clients: Tensor, work: LocalWork, rng: torch.Generator

@@ -17,9 +17,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
+from lit_cfl.aggregation import Weights
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, require_not_negative
-from lit_cfl.algorithms.personal_models import clients_without_model, keep_trained, look_up_models, starting_models
+from lit_cfl.algorithms.cluster_steps import average_in_clusters
+from lit_cfl.algorithms.personal_models import clients_without_model, look_up_models, starting_models, with_trained
 from lit_cfl.local_work import Budget, Fitted, LocalWork
 
 
@@ -72,14 +73,10 @@ class Ditto(Algorithm):
         self, state: DittoState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[DittoState, Info]:
         everyone = torch.zeros(len(cohort), dtype=torch.int64)
-        fitted = work.fit(state.models, cohort)  # Alg. 1, line 5
-        weights = client_weights(work.num_examples[cohort], self.weights)
-        models = mean_by_cluster(fitted, everyone, weights, into=state.models)  # line 8
-        scores = {"train/discrepancy": discrepancy(fitted, models, everyone, work.layout.num_parameters)}
+        models, info, fitted = average_in_clusters(work, state.models, cohort, everyone, self.weights)  # lines 5 and 8
         own, personal = self._personalise(state, cohort, work)  # line 6
-        state = replace(state, models=models, personal=personal)
-        skipped = int((~(fitted.trained & own.trained)).sum())
-        return state, Info(own.loss, len(cohort), int(fitted.trained.sum()), skipped, scores)
+        info = replace(info, loss=own.loss, skipped=int((~(fitted.trained & own.trained)).sum()))
+        return replace(state, models=models, personal=personal), info
 
     def place(
         self, state: DittoState, clients: Tensor, work: LocalWork, rng: torch.Generator
@@ -100,7 +97,7 @@ class Ditto(Algorithm):
             centers=state.models,
             budget=self.personal,
         )
-        return fitted, keep_trained(state.personal, fitted, clients, len(work.num_examples))
+        return fitted, with_trained(state.personal, fitted, clients, work)
 
     def serve(self, state: DittoState, clients: Tensor) -> Assignment:
         models, index = look_up_models(state.personal, clients, state.models)

@@ -14,8 +14,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
+from lit_cfl.aggregation import Weights
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info
+from lit_cfl.algorithms.cluster_steps import average_in_clusters
 from lit_cfl.local_work import Budget, LocalWork
 
 
@@ -60,11 +61,10 @@ class FedAvg(Algorithm):
             budget: Duration of each client's training; None = the run's.
         """
         everyone = torch.zeros(len(cohort), dtype=torch.int64)
-        fitted = work.fit(state.models, cohort, prox=prox, centers=state.models, budget=budget)  # ClientUpdate
-        weights = client_weights(work.num_examples[cohort], self.weights)
-        models = mean_by_cluster(fitted, everyone, weights, into=state.models)  # Alg. 1, last line of the round
-        scores = {"train/discrepancy": discrepancy(fitted, models, everyone, work.layout.num_parameters)}
-        return FedAvgState(models), Info(fitted.loss, len(cohort), int(fitted.trained.sum()), fitted.skipped, scores)
+        models, info, _ = average_in_clusters(
+            work, state.models, cohort, everyone, self.weights, prox=prox, budget=budget
+        )
+        return FedAvgState(models), info
 
     def place(
         self, state: FedAvgState, clients: Tensor, work: LocalWork, rng: torch.Generator

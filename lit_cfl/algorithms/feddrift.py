@@ -17,7 +17,7 @@ Where this differs from the paper:
 * clusters merge strictly below `merge_delta`; the published code also merges at this distance. The merged model is
   weighted by the examples that have chosen each cluster, counted once per time step; the code counts clients, which are
   of equal size.
-* the number of models is not limited unless `max_clusters` is given; the published code always has a limit.
+* the number of models is not limited; the published code always has a limit.
 * clients without data keep their cluster, or stay without one.
 """
 
@@ -31,14 +31,13 @@ from torch import Tensor
 from lit_cfl.aggregation import Weights, mean_by_cluster
 from lit_cfl.algorithms.base import (
     Algorithm,
-    Assignment,
     Info,
     clients_with_data,
     require_clients,
     require_not_negative,
     require_positive,
 )
-from lit_cfl.algorithms.cluster_steps import average_in_clusters
+from lit_cfl.algorithms.cluster_steps import cold, train_clusters
 from lit_cfl.algorithms.migration import MIGRATIONS, SHIFT_SCORES
 from lit_cfl.clustering import agglomerate, assign, clusters_of, merge_distances
 from lit_cfl.errors import InputError
@@ -56,7 +55,6 @@ class FedDriftState:
     losses: Tensor  # each client's loss under its best model at the last time step, float64 [clients]; nan = unknown
     # number of examples that chose each cluster, summed over the time steps, int64 [K]; 0 = the cluster number is free
     sizes: Tensor
-    used: Tensor  # round in which each cluster was last chosen, int64 [K]
     new: Tensor  # True for clusters made at the start of this time step, bool [K]
 
 
@@ -73,8 +71,6 @@ class FedDrift(Algorithm):
         start: Models of the first time step: one for each of the `clients`, which then merge (what the published code
             runs), or `one` for all.
         eager: One new model for all clients that detect a drift at the same time, and no mergers: FedDrift-Eager.
-        max_clusters: Maximum number of models. A further one replaces the model that has not been chosen for the
-            longest time; if all are in use, the client keeps its best model. null = no limit.
         weights: Weights of the clients in a cluster's mean: their number of `examples`, or `equal`.
     """
 
@@ -87,7 +83,6 @@ class FedDrift(Algorithm):
     step_rounds: int = 5
     start: Literal["clients", "one"] = "clients"
     eager: bool = False
-    max_clusters: int | None = None
     weights: Weights = "examples"
     state_type = FedDriftState
     score_columns = SHIFT_SCORES
@@ -103,8 +98,6 @@ class FedDrift(Algorithm):
         require_positive(step_rounds=self.step_rounds)
         if self.merge_delta is not None:
             require_not_negative(merge_delta=self.merge_delta)
-        if self.max_clusters is not None:
-            require_positive(max_clusters=self.max_clusters)
         if self.eager and (self.start == "clients" or self.merge_delta is not None):
             raise InputError(
                 f"eager is true, but start is {self.start} and merge_delta is {self.merge_delta}: FedDrift-Eager "
@@ -112,13 +105,7 @@ class FedDrift(Algorithm):
             )
 
     def check(self, work: LocalWork) -> None:
-        able = len(clients_with_data(work))
-        require_clients(1, able)
-        if self.start == "clients" and self.max_clusters is not None and self.max_clusters < able:
-            raise InputError(
-                f"max_clusters is {self.max_clusters}, but with start: clients each of the {able} clients starts a "
-                f"model; raise max_clusters to {able}, or set start: one"
-            )
+        require_clients(1, len(clients_with_data(work)))
 
     def needs_all(self, round: int) -> bool:
         return self.start == "clients" and round < self.step_rounds  # each client's model is new
@@ -134,9 +121,8 @@ class FedDrift(Algorithm):
         number = len(who) if alone else 1
         losses = torch.full(index.shape, torch.nan, dtype=torch.float64)
         losses[able] = work.losses(w0[None], able)[:, 0].double()
-        none = torch.zeros(number, dtype=torch.int64)
-        new = torch.full((number,), alone)
-        state = FedDriftState(w0.repeat(number, 1), index, losses, none, none, new)
+        sizes, new = torch.zeros(number, dtype=torch.int64), torch.full((number,), alone)
+        state = FedDriftState(w0.repeat(number, 1), index, losses, sizes, new)
         return _record_choices(state, able, index[able], work), Info()
 
     def round(
@@ -144,12 +130,10 @@ class FedDrift(Algorithm):
     ) -> tuple[FedDriftState, Info]:
         begins = work.round > 0 and work.round % self.step_rounds == 0
         state, step = self.begin_time_step(state, work) if begins else (state, Info())
-        state, placed = self.place(state, cohort[clusters_of(state.index, cohort) < 0], work, rng)
+        state, placed = self.place(state, cold(state, cohort), work, rng)
         cohort = torch.cat([cohort, _clients_of_new_models(state, work)]).unique()
-        labels = clusters_of(state.index, cohort)
-        cohort, labels = cohort[labels >= 0], labels[labels >= 0]
-        models, info = average_in_clusters(work, state.models, cohort, labels, self.weights)
-        return replace(state, models=models), info.plus(placed).plus(step)
+        state, info = train_clusters(state, cohort, work, self.weights)
+        return state, info.plus(placed).plus(step)
 
     def begin_time_step(self, state: FedDriftState, work: LocalWork) -> tuple[FedDriftState, Info]:
         """Lets every client with data choose its best model or detect a drift; then merges clusters."""
@@ -160,7 +144,8 @@ class FedDrift(Algorithm):
         drifts = least - seen[able] > self.delta
         before = clusters_of(state.index, able)
         state = replace(state, losses=seen.index_copy(0, able, least), new=torch.zeros_like(state.new))
-        state, labels = self._start_models(state, alive[nearest], drifts)
+        state, started = _start_models(state, alive[nearest[drifts]], together=self.eager)
+        labels = alive[nearest].masked_scatter(drifts, started)
         state = _record_choices(state, able, labels, work)
         changed = drifts | (labels != before)
         rows = torch.stack([able, before, labels, drifts.long()], dim=1)[changed & (before >= 0)].tolist()
@@ -172,44 +157,6 @@ class FedDrift(Algorithm):
         scores = (float(drifts.sum()), float((labels != before)[before >= 0].sum()))
         info = Info(down=losses.numel(), scores=dict(zip(SHIFT_SCORES, scores, strict=True)), tables=tables)
         return state, replace(info, bytes_up=4 * losses.numel())
-
-    def _start_models(self, state: FedDriftState, best: Tensor, drifts: Tensor) -> tuple[FedDriftState, Tensor]:
-        """Starts a model for each client that drifted, or one for all (`eager`), as a copy of a client's best model.
-
-        Args:
-            best: Number of each client's best model, int64 `[n]`.
-            drifts: True for clients that drifted, bool `[n]`.
-
-        Returns:
-            The state, and the number of each client's model, int64 `[n]`.
-        """
-        who = drifts.nonzero().flatten()
-        sources = best[who[:1] if self.eager else who]
-        numbers = self._free_numbers(state, best, len(sources))
-        size = max([len(state.models), *(numbers + 1).tolist()]) - len(state.models)
-        gone = torch.isin(state.index, numbers)  # clients without data whose model is replaced
-        state = replace(
-            state,
-            models=_extend(state.models, size).index_copy(0, numbers, state.models[sources[: len(numbers)]]),
-            index=state.index.masked_fill(gone, -1),
-            sizes=_extend(state.sizes, size).index_fill(0, numbers, 0),
-            used=_extend(state.used, size),
-            new=_extend(state.new, size).index_fill(0, numbers, True),
-        )
-        if self.eager:
-            who = who if len(numbers) else who[:0]
-            return state, best.index_copy(0, who, numbers.expand(len(who)))
-        return state, best.index_copy(0, who[: len(numbers)], numbers)
-
-    def _free_numbers(self, state: FedDriftState, best: Tensor, wanted: int) -> Tensor:
-        """Finds numbers for new models: free numbers, then higher ones, then those of the models unused for longest."""
-        free = (state.sizes == 0).nonzero().flatten()
-        further = len(state.sizes) + torch.arange(wanted)
-        alive = len(state.sizes) - len(free)
-        room = wanted if self.max_clusters is None else max(self.max_clusters - alive, 0)
-        idle = (state.sizes > 0).index_fill(0, best, False).nonzero().flatten()
-        idle = idle[state.used[idle].argsort(stable=True)]
-        return torch.cat([torch.cat([free, further])[:room], idle])[:wanted]
 
     def _merge(
         self, state: FedDriftState, losses: Tensor, nearest: Tensor, alive: Tensor, num_examples: Tensor
@@ -254,9 +201,6 @@ class FedDrift(Algorithm):
         info = Info(down=found.numel(), skipped=int((~able).sum()), closeness=-losses)
         return replace(state, index=assign(state.index, clients, labels)), info
 
-    def serve(self, state: FedDriftState, clients: Tensor) -> Assignment:
-        return Assignment(state.models, clusters_of(state.index, clients))
-
 
 def cluster_distances(losses: Tensor) -> Tensor:
     """Computes the distance of each pair of clusters: the larger rise in loss of their models on each other's clients.
@@ -296,8 +240,30 @@ def merge_clusters(state: FedDriftState, clusters: Tensor, groups: Tensor) -> Fe
         models=state.models.index_copy(0, into, means),
         index=torch.where(state.index >= 0, renamed[state.index.clamp(min=0)], -1),
         sizes=state.sizes.index_fill(0, clusters, 0).index_add(0, into, sizes),
-        used=state.used.index_copy(0, numbers, torch.full_like(numbers, int(state.used[clusters].max()))),
     )
+
+
+def _start_models(state: FedDriftState, sources: Tensor, together: bool) -> tuple[FedDriftState, Tensor]:
+    """Starts a model for each client that drifted, as a copy of its best model. Free numbers are used first.
+
+    Args:
+        sources: Number of each such client's best model, int64 `[m]`.
+        together: True to start one model for all of them, a copy of the first one's.
+
+    Returns:
+        The state, and the number of each client's model, int64 `[m]`.
+    """
+    copied = sources[:1] if together else sources
+    free, size = (state.sizes == 0).nonzero().flatten(), len(state.sizes)
+    numbers = torch.cat([free, size + torch.arange(len(copied))])[: len(copied)]
+    missing = int((numbers >= size).sum())
+    state = replace(
+        state,
+        models=_extend(state.models, missing).index_copy(0, numbers, state.models[copied]),
+        sizes=_extend(state.sizes, missing),
+        new=_extend(state.new, missing).index_fill(0, numbers, True),
+    )
+    return state, numbers.expand(len(sources))
 
 
 def _record_choices(state: FedDriftState, clients: Tensor, labels: Tensor, work: LocalWork) -> FedDriftState:
@@ -306,7 +272,6 @@ def _record_choices(state: FedDriftState, clients: Tensor, labels: Tensor, work:
         state,
         index=assign(state.index, clients, labels),
         sizes=state.sizes.index_add(0, labels, work.num_examples[clients]),
-        used=state.used.index_fill(0, labels, work.round),
     )
 
 

@@ -21,9 +21,9 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import client_weights, discrepancy, mean_by_cluster
 from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, clients_with_data, require_clients, require_positive
+from lit_cfl.algorithms.cluster_steps import average_in_clusters
 from lit_cfl.clustering.number_of_clusters import number_of_clusters
 from lit_cfl.clustering.number_of_components import number_of_components
 from lit_cfl.errors import Notice, count_noun
@@ -121,17 +121,14 @@ class FedEM(ClusterNumberOptions, Algorithm):
         shares = responsibilities(before, work.example_losses(state.models, able), _owners(able, work))  # E-step
         weights = mean_shares(shares, _owners(able, work), len(able))  # M-step: pi
         labels, everyone = torch.arange(count).repeat_interleave(len(able)), able.repeat(count)
-        fitted = work.fit(state.models, everyone, labels, weights=shares.flatten())  # M-step: LocalSolver
-        examples = client_weights(work.num_examples[everyone], "examples")
-        models = mean_by_cluster(fitted, labels, examples, into=state.models)  # the server's mean
-        trained = int(fitted.trained.view(count, -1).all(0).sum())
-        scores = {"train/discrepancy": discrepancy(fitted, models, labels, work.layout.num_parameters)}
-        info = Info(
-            count * fitted.loss,  # the losses under the models, weighted by responsibilities, which sum to 1
+        models, info, fitted = average_in_clusters(  # M-step: LocalSolver, and the server's mean
+            work, state.models, everyone, labels, "examples", examples=shares.flatten()
+        )
+        info = replace(
+            info,
+            loss=count * info.loss,  # the losses under the models, weighted by responsibilities, which sum to 1
             down=count * len(cohort),
-            up=int(fitted.trained.sum()),
-            skipped=len(cohort) - trained,
-            scores=scores,
+            skipped=len(cohort) - int(fitted.trained.view(count, -1).all(0).sum()),
         )
         return FedEMState(models, _write_rows(state.weights, able, weights)), info
 

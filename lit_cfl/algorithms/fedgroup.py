@@ -5,7 +5,7 @@ arXiv:2010.06870, Algorithms 2 and 3, Equations 6 to 9.
 Where this differs from the paper:
 * a cluster's first model is the mean of its members' pre-trained models, and its direction the mean of their updates,
   as in the published code; Algorithm 3, line 16 averages the updates and line 17 subtracts w_0 (C6).
-* clusters start from that mean; Algorithm 2, line 2 says w_0: `group_start` (C7).
+* clusters start from that mean; Algorithm 2, line 2 says w_0 (C7).
 * pre-training has a separate budget (`pretrain`), 1 epoch as in the text; Algorithm 3 calls the full local training
   (C8). It does not count as the first epoch of the client's round.
 * the inter-cluster mix divides by its weights, as in the published code: `mix` (C5). Clusters that have lost all their
@@ -22,15 +22,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import (
-    ClusterWeights,
-    Mix,
-    client_weights,
-    discrepancy,
-    draw_order,
-    mean_by_cluster,
-    mix_clusters,
-)
+from lit_cfl.aggregation import Mix, Weights, mean_by_cluster, mix_clusters
 from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters
 from lit_cfl.algorithms.base import (
     Algorithm,
@@ -43,11 +35,10 @@ from lit_cfl.algorithms.base import (
     require_not_negative,
     require_positive,
 )
-from lit_cfl.algorithms.cluster_steps import closest_by_update
+from lit_cfl.algorithms.cluster_steps import closest_by_update, cold, train_clusters
 from lit_cfl.clustering import (
     agglomerate,
     assign,
-    clusters_of,
     cosine_similarity,
     direction_cosines,
     edc_embedding,
@@ -56,7 +47,7 @@ from lit_cfl.clustering import (
 )
 from lit_cfl.clustering.similarity import warn_if_equal
 from lit_cfl.errors import InputError
-from lit_cfl.local_work import Budget, LocalWork
+from lit_cfl.local_work import Budget, Fitted, LocalWork
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,20 +70,12 @@ class FedGroup(ClusterNumberOptions, Algorithm):
         num_clusters: Number of clusters m, 1 or more, or `auto`: decided before the pre-training, from the clients'
             first updates.
         pretrain_scale: Factor alpha: min(alpha * m, clients) clients are pre-trained and clustered. The others
-            join a cluster later, by `cold_start`.
+            join the cluster with the nearest direction later.
         measure: Similarity measure: `edc` (K-means++ on decomposed cosines) or `madc` (complete linkage).
-        centers: First clusters: `clustered` (paper), or `random`: one random client founds each cluster (ablation RCC).
-        cold_start: Cluster of a client that was not pre-trained: the one with the `nearest` direction (paper), or a
-            random one (ablation RAC), drawn `random_once` (FlexCFL's code), or `random_each_round` in which the client
-            is selected (FedGroup's code) (C19).
-        cold_start_at: Time at which clients that were not pre-trained are placed: at their first `selection`, or all at
-            the `start`.
-        group_start: Initial models of the clusters: the `cluster_mean` of pre-trained models (code) or `w0` (paper).
         pretrain: Budget of the pre-training.
         eta_g: Rate of the inter-cluster mix, 0 or more; 0 = none, as in the paper's tables.
         mix: Rule of the mix: `normalised` (code) or `sum` (paper).
-        weights: Weights of the clients in a cluster's mean: `examples` (paper), `equal`, or `drawn_first`: only one
-            drawn member counts (FlexCFL's code, a mistake; only to test C1).
+        weights: Weights of the clients in a cluster's mean: their number of `examples` (paper), or `equal`.
     """
 
     paper: ClassVar[str] = (
@@ -102,21 +85,13 @@ class FedGroup(ClusterNumberOptions, Algorithm):
     num_clusters: NumClusters = 3
     pretrain_scale: int = 20
     measure: Literal["edc", "madc"] = "edc"
-    centers: Literal["clustered", "random"] = "clustered"
-    cold_start: Literal["nearest", "random_once", "random_each_round"] = "nearest"
-    cold_start_at: Literal["selection", "start"] = "selection"
-    group_start: Literal["cluster_mean", "w0"] = "cluster_mean"
     pretrain: Budget = Budget(1, "epochs")
     eta_g: float = 0.0
     mix: Mix = "normalised"
-    weights: ClusterWeights = "examples"
+    weights: Weights = "examples"
     state_type: ClassVar[type] = FedGroupState
     cluster_options: ClassVar[tuple[str, ...]] = ("num_clusters",)
-    unused_if: ClassVar[Unused] = {
-        "measure": ("centers", lambda centers: centers == "random"),
-        "pretrain_scale": ("centers", lambda centers: centers == "random"),
-        "mix": ("eta_g", lambda rate: rate == 0),
-    }
+    unused_if: ClassVar[Unused] = {"mix": ("eta_g", lambda rate: rate == 0)}
     score_columns: ClassVar[tuple[str, ...]] = ("clusters/inertia",)
     closeness: ClassVar[str] = "cosine of the client's first update with the cluster's direction"
 
@@ -133,8 +108,8 @@ class FedGroup(ClusterNumberOptions, Algorithm):
     def check(self, work: LocalWork) -> None:
         able = len(clients_with_data(work))
         require_clients(self.known_clusters, able)
-        founders = min(able, self._num_founders(self.known_clusters))
-        if self.centers == "clustered" and self.measure == "madc" and founders < 3:
+        founders = min(able, self.num_founders)
+        if self.measure == "madc" and founders < 3:
             raise InputError(
                 "measure madc compares two clients by their similarities to all others, so it needs at least 3 "
                 f"clients in pre-training, but there are {founders} (num_clusters {self.num_clusters} times "
@@ -143,35 +118,24 @@ class FedGroup(ClusterNumberOptions, Algorithm):
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FedGroupState, Info]:
         decided, counted = self.decide_number(work, rng)
-        state, info = decided._group_cold_start(work, rng)
-        info = info.plus(counted)
-        if self.cold_start_at == "start":
-            cold = work.population[state.index[work.population] < 0]
-            state, placed = self.place(state, cold, work, rng)
-            info = info.plus(placed)
-        return state, info
+        state, info = decided.group_cold_start(work, rng)
+        return state, info.plus(counted)
 
-    def _group_cold_start(self, work: LocalWork, rng: torch.Generator) -> tuple[FedGroupState, Info]:
+    def group_cold_start(self, work: LocalWork, rng: torch.Generator) -> tuple[FedGroupState, Info]:
         """Runs the group cold start (Algorithm 3): clusters some clients by their pre-training updates."""
         w0 = work.initial(0)
         founders = self._founders(work, rng)  # line 2
-        fitted = work.fit(
-            w0[None], founders, purpose="pretrain", prox=self.prox, centers=w0[None], budget=self.pretrain
-        )  # lines 4-5
+        fitted = self._pretrain(w0, founders, work)  # lines 4-5
         models = fitted.collect()
         founders = founders[fitted.trained]
         require_clients(self.known_clusters, len(founders))
         updates = (models - w0)[:, : work.layout.num_parameters]  # line 6
-        if self.centers == "clustered":
-            warn_if_equal(updates)
-        similarity, embedding = (
-            cosine_similarity(updates),
-            edc_embedding(updates, self.known_clusters),
-        )  # lines 8, 12-13
-        labels = self._clusters(similarity, embedding, rng)
-        means = mean_by_cluster(models, labels)
+        warn_if_equal(updates)
+        similarity = cosine_similarity(updates)  # line 8
+        embedding = edc_embedding(updates, self.known_clusters)  # lines 12-13
+        labels = self.cluster_founders(similarity, embedding, rng)
         state = FedGroupState(
-            models=means if self.group_start == "cluster_mean" else w0.repeat(len(means), 1),  # line 16
+            models=mean_by_cluster(models, labels),  # line 16
             initial=w0,
             directions=mean_by_cluster(updates, labels),  # line 17
             index=assign(torch.full((len(work.num_examples),), -1), founders, labels),
@@ -181,9 +145,8 @@ class FedGroup(ClusterNumberOptions, Algorithm):
         info = Info(fitted.loss, len(fitted.trained), len(founders), fitted.skipped)
         return state, replace(info, similarity=Similarity(founders, similarity))
 
-    def _clusters(self, similarity: Tensor, embedding: Tensor, rng: torch.Generator) -> Tensor:
-        if self.centers == "random":
-            return torch.arange(self.known_clusters)  # RCC: each founder starts a separate cluster
+    def cluster_founders(self, similarity: Tensor, embedding: Tensor, rng: torch.Generator) -> Tensor:
+        """Clusters the pre-trained clients by their cosines `[n, n]` or embedding `[n, m]`: labels int64 `[n]`."""
         if self.measure == "madc":
             return agglomerate(madc(similarity), linkage="complete", num_clusters=self.known_clusters)  # lines 9-10
         return kmeans(embedding, self.known_clusters, rng)  # line 14
@@ -192,55 +155,53 @@ class FedGroup(ClusterNumberOptions, Algorithm):
         able = clients_with_data(work)
         require_clients(self.known_clusters, len(able))
         order = torch.rand(len(work.num_examples), generator=rng)[able].argsort()
-        return able[order[: self._num_founders(self.known_clusters)]].sort().values
+        return able[order[: self.num_founders]].sort().values
 
-    def _num_founders(self, num_clusters: int) -> int:
-        return num_clusters * (1 if self.centers == "random" else self.pretrain_scale)
+    @property
+    def num_founders(self) -> int:
+        """Number of clients to pre-train, if there are so many."""
+        return self.known_clusters * self.pretrain_scale
+
+    def _pretrain(self, w0: Tensor, clients: Tensor, work: LocalWork) -> Fitted:
+        start = w0[None]
+        return work.fit(start, clients, purpose="pretrain", prox=self.prox, centers=start, budget=self.pretrain)
 
     def round(
         self, state: FedGroupState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FedGroupState, Info]:
         """Runs a round (Algorithm 2), after the cold start of clients without a group."""
-        joining = clusters_of(state.index, cohort) < 0
-        if self.cold_start == "random_each_round":
-            joining = ~torch.isin(cohort, state.founders)
-        state, placed = self.place(state, cohort[joining], work, rng)
-        labels = clusters_of(state.index, cohort)
-        cohort, labels = cohort[labels >= 0], labels[labels >= 0]  # a client without data stays cold
-        fitted = work.fit(state.models, cohort, labels, prox=self.prox, centers=state.models, center=labels)  # line 7
-        first = self.weights == "drawn_first"
-        order = draw_order(cohort, len(work.num_examples), rng) if first else None
-        weights = client_weights(work.num_examples[cohort], self.weights, labels, order)
-        models = mean_by_cluster(fitted, labels, weights, into=state.models)  # line 13
+        state, placed = self.place(state, cold(state, cohort), work, rng)
         used = state.index[state.index >= 0].unique()
-        trainable = work.layout.num_parameters
-        models = models.index_copy(0, used, mix_clusters(models[used], self.eta_g, self.mix, trainable))  # line 10
-        apart = discrepancy(fitted, models, labels, trainable)
-        scores = {"train/discrepancy": apart, "clusters/inertia": state.inertia}
-        up = int(fitted.trained.sum()) + (len(used) if self.eta_g else 0)
-        info = Info(fitted.loss, len(cohort), up, fitted.skipped, scores).plus(placed)
-        return replace(state, models=models), info
+
+        def mix(models: Tensor) -> Tensor:  # line 10
+            mixed = mix_clusters(models[used], self.eta_g, self.mix, work.layout.num_parameters)
+            return models.index_copy(0, used, mixed)
+
+        weights = self.weights_of(state, cohort, work, rng)
+        state, info = train_clusters(state, cohort, work, weights, prox=self.prox, mix=mix)  # lines 7 and 13
+        info = replace(info, up=info.up + (len(used) if self.eta_g else 0))
+        scores = info.scores | {"clusters/inertia": state.inertia}
+        return state, replace(info, scores=scores).plus(placed)
+
+    def weights_of(
+        self, state: FedGroupState, cohort: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> Weights | Tensor:
+        """Returns the weights of a round's clients in their clusters' means, for variants to override."""
+        return self.weights
 
     def place(
         self, state: FedGroupState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FedGroupState, Info]:
-        """Runs the client cold start: places clients by their first updates or at random, as `cold_start` says."""
-        if self.cold_start == "nearest":
-            labels, info = self._nearest(state, clients, work)
-            return replace(state, index=assign(state.index, clients, labels)), info
-        number = max(len(work.num_examples), len(state.index))
-        drawn = torch.randint(len(state.models), (number,), generator=rng)[clients]
-        able = work.num_examples[clients] > 0
-        placed = assign(state.index, clients, drawn.where(able, -1))
-        return replace(state, index=placed), Info(skipped=int((~able).sum()))
+        """Runs the client cold start: places clients by their first updates."""
+        labels, info = self.nearest(state, clients, work)
+        return replace(state, index=assign(state.index, clients, labels)), info
 
-    def _nearest(self, state: FedGroupState, clients: Tensor, work: LocalWork) -> tuple[Tensor, Info]:
+    def nearest(self, state: FedGroupState, clients: Tensor, work: LocalWork) -> tuple[Tensor, Info]:
         """Finds the direction most similar to each client's first update (Eq. 9), int64 `[n]`; -1 without an update."""
-        w0 = state.initial[None]
-        fitted = work.fit(w0, clients, purpose="pretrain", prox=self.prox, centers=w0, budget=self.pretrain)
+        fitted = self._pretrain(state.initial, clients, work)
         return closest_by_update(fitted, state.initial, state.directions, direction_cosines)
 
     def serve(self, state: FedGroupState, clients: Tensor) -> Assignment:
         used = state.index[state.index >= 0].unique()
         extra = {"global": state.models[used].mean(0)} if len(used) else {}
-        return Assignment(state.models, clusters_of(state.index, clients), extra)
+        return replace(super().serve(state, clients), extra=extra)

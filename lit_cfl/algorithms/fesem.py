@@ -11,36 +11,28 @@ Where this differs from the paper:
 * a client that never trained joins a random cluster. In FlexCFL's code all such clients have the same model, and so
   join the same cluster; in FedRC's and FLUX's code the client trains all models, and joins the one with the minimum
   loss: `start_partition` (C14). We keep only that choice from this training.
-* distances are over all parameters as in FlexCFL; FeSEM's code uses the last layer: `cluster_on` (C15). That code also
-  starts from K-means, and weights by examples.
-* FlexCFL's code averages with wrong weights: `weights` (C1).
+* distances are over all parameters as in FlexCFL; FeSEM's code uses the last layer (C15), starts from K-means, and
+  weights by examples.
+* FlexCFL's code averages with wrong weights (C1).
 * a cluster without selected members is unchanged; the paper's mean would be over no clients.
 * neither paper nor code defines newcomers. Our rule: a newcomer trains once from the mean of the clusters that have
   members, and joins the nearest one.
 * migration (FeSEM-MIG) is FlexCFL's addition: `migrate`. The rule does not depend on data, so models stay the same.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import ClusterWeights, client_weights, discrepancy, draw_order, mean_by_cluster
+from lit_cfl.aggregation import Weights
 from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters
-from lit_cfl.algorithms.base import (
-    Algorithm,
-    Assignment,
-    Info,
-    clients_with_data,
-    require_clients,
-)
+from lit_cfl.algorithms.base import Algorithm, Info, clients_with_data, require_clients
+from lit_cfl.algorithms.cluster_steps import cold, keep_trained, train_clusters
 from lit_cfl.algorithms.migration import MigrationOptions
-from lit_cfl.clustering import assign, clusters_of
-from lit_cfl.local_work import Chunk, Fitted, LocalWork
-from lit_cfl.memmap_rows import keep_row
-from lit_cfl.parameters import ParameterLayout
+from lit_cfl.clustering import assign
+from lit_cfl.local_work import LocalWork
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +41,7 @@ class FeSEMState:
 
     models: Tensor  # C [K, d]
     index: Tensor  # [clients], -1 = never selected
-    last: dict[int, Tensor]  # W_i: the compared columns of the model that client i trained last
-    initial: Tensor  # the compared columns of w_0
+    last: dict[int, Tensor]  # W_i: parameters of the model that client i trained last
     reference: Tensor  # migration's reference data [clients, columns]; empty without `migrate`
     sizes: Tensor  # n_i at the start [clients]; empty without `migrate`
 
@@ -62,27 +53,21 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
     Args:
         num_clusters: Number of clusters K, 1 or more, or `auto`: decided before the first round, from the clients'
             first updates.
-        cluster_on: Parameters that distances compare: `all` trainable ones (paper), or the kernel of the `last_layer`
-            (FeSEM's code) (C15), which is the first tensor of the last layer with parameters.
-        weights: Weights of the clients in a cluster's mean: `equal` (paper), their number of `examples` (FeSEM's code),
-            or `drawn_first`: only one drawn member counts (FlexCFL's code, a mistake; only to test C1).
+        weights: Weights of the clients in a cluster's mean: `equal` (paper), or their number of `examples` (FeSEM's
+            code).
         migrate: Before training, assign clients whose data drifted to their nearest cluster (FeSEM-MIG).
         shift_threshold: Distance above which a client migrates, 0 or more; null = 0.2 for labels (the share of the data
             that may change), and measured defaults for `loss` and `features`.
-        shift_metric: Measure of the change: `total_variation`, `sorted_counts` (FlexCFL's code), `l1_counts` or
-            `w1_label_axis` (C4) of labels; `loss`, its rise under the cluster's model, for clients in the round; or
-            `features`, the distance of mean inputs.
-        start_partition: First cluster of a client that never trained: a `random` one (paper); the one with the minimum
-            `loss` on its data after it has trained all models, as in FedRC's and FLUX's code; or the one nearest to the
-            `same` model w_0 for all, which puts all clients into one cluster (a mistake in FlexCFL's code; only to test
-            C14).
+        shift_metric: Measure of the change: `total_variation` of labels (C4); `loss`, its rise under the cluster's
+            model, for clients in the round; or `features`, the distance of mean inputs.
+        start_partition: First cluster of a client that never trained: a `random` one (paper), or the one with the
+            minimum `loss` on its data after it has trained all models, as in FedRC's and FLUX's code (C14).
     """
 
     paper: ClassVar[str] = "Xie, Long, Shen, Zhou, Wang, Jiang. Multi-Center Federated Learning. 2020. arXiv:2005.01026"
     num_clusters: NumClusters = 3
-    cluster_on: Literal["all", "last_layer"] = "all"
-    weights: ClusterWeights = "equal"
-    start_partition: Literal["random", "loss", "same"] = field(default="random", kw_only=True)
+    weights: Weights = "equal"
+    start_partition: Literal["random", "loss"] = field(default="random", kw_only=True)
     state_type = FeSEMState
     cluster_options = ("num_clusters",)
     closeness = "minus the distance of the client's model from the cluster's"
@@ -98,65 +83,46 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FeSEMState, Info]:
         decided, info = self.decide_number(work, rng)
         models = torch.stack([work.initial(number) for number in range(decided.known_clusters)])
-        reference, sizes = self.first_reference(work)
-        state = FeSEMState(
-            models=models,
-            index=torch.full((len(work.num_examples),), -1),
-            last={},
-            initial=models[0, self._columns(work.layout)].clone(),
-            reference=reference,
-            sizes=sizes,
-        )
-        return state, info
+        nobody = torch.full((len(work.num_examples),), -1)
+        return FeSEMState(models, nobody, {}, *self.first_reference(work)), info
 
     def round(
         self, state: FeSEMState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FeSEMState, Info]:
         state, migrated = self._migrate(state, cohort, work, lambda some: self.estimate_clusters(state, some, work))
-        asked, cohort = len(cohort), cohort[work.num_examples[cohort] > 0]
-        state, started = self._assign_first(state, cohort, work, rng)
-        nearest, _ = self.estimate_clusters(state, cohort, work)  # E-step
-        state = replace(state, index=assign(state.index, cohort, nearest))
-        labels = clusters_of(state.index, cohort)
+        able = cohort[work.num_examples[cohort] > 0]
+        state, started = self.assign_first(state, cold(state, able), work, rng)
+        nearest, _ = self.estimate_clusters(state, able, work)  # E-step, for clients that have trained before
         last = dict(state.last)
-        fitted = self._keep_rows(work.fit(state.models, cohort, labels), cohort, last, work)  # W_i from C_k
-        first = self.weights == "drawn_first"
-        order = draw_order(cohort, len(work.num_examples), rng) if first else None
-        weights = client_weights(work.num_examples[cohort], self.weights, labels, order)
-        models = mean_by_cluster(fitted, labels, weights, into=state.models)  # M-step
-        trained = int(fitted.trained.sum())
-        scores = {"train/discrepancy": discrepancy(fitted, models, labels, work.layout.num_parameters)}
-        info = Info(fitted.loss, len(cohort), trained, asked - trained, scores)
-        return replace(state, models=models, last=last), info.plus(migrated).plus(started)
+        state = replace(state, index=assign(state.index, able, nearest), last=last)
+        weights = self.weights_of(state, able, work, rng)
+        state, info = train_clusters(state, able, work, weights, keep=last)  # W_i from C_k; M-step
+        info = replace(info, skipped=len(cohort) - info.up)
+        return state, info.plus(migrated).plus(started)
 
-    def _assign_first(
-        self, state: FeSEMState, clients: Tensor, work: LocalWork, rng: torch.Generator
+    def weights_of(self, state: FeSEMState, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Weights | Tensor:
+        """Returns the weights of a round's clients in their clusters' means, for variants to override."""
+        return self.weights
+
+    def assign_first(
+        self, state: FeSEMState, new: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FeSEMState, Info]:
-        """Assigns a first cluster to clients that have none yet (C14)."""
-        new = clients[clusters_of(state.index, clients) < 0]
-        if self.start_partition == "loss":
-            found = self._trained_losses(state, new, work).argmin(1)
-            info = Info(down=len(new) * (len(state.models) - 1))  # the fit of this round counts the remaining model
-            return replace(state, index=assign(state.index, new, found)), info
-        if self.start_partition == "same":
-            nearest = self._distances(state.initial, state, work).argmin()
-            drawn = nearest.expand(len(work.num_examples))
-        else:
-            drawn = torch.randint(len(state.models), (len(work.num_examples),), generator=rng)
-        return replace(state, index=assign(state.index, new, drawn[new])), Info()
-
-    def _trained_losses(self, state: FeSEMState, clients: Tensor, work: LocalWork) -> Tensor:
-        """Computes clients' losses `[n, K]` under the models, each trained by the client first; inf if undefined."""
-        found = torch.full((len(clients), len(state.models)), torch.inf, dtype=torch.float64)
+        """Assigns clients int64 `[m]` that never trained to their first cluster (C14)."""
+        if self.start_partition == "random":
+            drawn = torch.randint(len(state.models), (len(work.num_examples),), generator=rng)[new]
+            return replace(state, index=assign(state.index, new, drawn)), Info()
+        losses = torch.full((len(new), len(state.models)), torch.inf, dtype=torch.float64)
         for k, model in enumerate(state.models):
-            for chunk in work.fit(model[None], clients, purpose="start").chunks():
+            for chunk in work.fit(model[None], new, purpose="start").chunks():
                 for row in chunk.trained.nonzero().flatten().tolist():
                     at = chunk.start + row
-                    found[at, k] = work.losses(chunk.models[row][None], clients[at : at + 1])[0, 0]
-        return found.nan_to_num(torch.inf)
+                    losses[at, k] = work.losses(chunk.models[row][None], new[at : at + 1])[0, 0]
+        labels = losses.nan_to_num(torch.inf).argmin(1)
+        info = Info(down=len(new) * (len(state.models) - 1))  # the fit of this round counts the remaining model
+        return replace(state, index=assign(state.index, new, labels)), info
 
     def estimate_clusters(self, state: FeSEMState, clients: Tensor, work: LocalWork) -> tuple[Tensor, Info]:
-        """Finds the cluster nearest to each client's last model: the E-step.
+        """Finds the cluster nearest to each client's last model, over all parameters: the E-step (Equation 3).
 
         Args:
             clients: Ids of the clients, int64 `[n]`.
@@ -165,40 +131,13 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
             Labels int64 `[n]`, ties: the lowest; -1 without such a model; and an Info with the closeness `[n, K]`,
             without traffic.
         """
-        closeness = torch.full((len(clients), len(state.models)), float("nan"), dtype=torch.float64)
+        models = state.models[:, : work.layout.num_parameters]  # running statistics are not part of a distance
+        apart = torch.full((len(clients), len(models)), torch.nan, dtype=torch.float64)
         for row, client in enumerate(clients.tolist()):
             if client in state.last:
-                closeness[row] = -self._distances(state.last[client], state, work)
-        found = ~closeness.isnan().all(1)
-        return torch.where(found, closeness.nan_to_num(-torch.inf).argmax(1), -1), Info(closeness=closeness)
-
-    def _distances(self, row: Tensor, state: FeSEMState, work: LocalWork) -> Tensor:
-        """Computes the distance |W - C_k| of a local model from each cluster's model, float64 `[K]`."""
-        apart = state.models[:, self._columns(work.layout)] - row
-        distances: Tensor = torch.linalg.vector_norm(apart, dim=1, dtype=torch.float64)
-        return distances
-
-    def _columns(self, layout: ParameterLayout) -> slice:
-        if self.cluster_on == "all":
-            return slice(0, layout.num_parameters)  # running statistics are not part of a distance
-        kernel = next(slot for slot in layout.slots if slot.layer == layout.layers[-1])
-        return slice(kernel.start, kernel.stop)
-
-    def _keep_rows(self, fitted: Fitted, clients: Tensor, last: dict[int, Tensor], work: LocalWork) -> Fitted:
-        """Wraps a fit so that its rows, which can be read only once, are copied into `last` when they are read."""
-        columns = self._columns(work.layout)
-
-        def chunks() -> Iterator[Chunk]:
-            for chunk in fitted.chunks():
-                ids = clients[chunk.start : chunk.start + len(chunk.models)].tolist()
-                for client, row, trained in zip(ids, chunk.models, chunk.trained.tolist(), strict=True):
-                    if trained:
-                        last[client] = keep_row(row[columns], of=len(work.num_examples))
-                yield chunk
-
-        noted = Fitted(chunks(), work.num_examples[clients], held=fitted.held)
-        noted.hook = fitted.hook
-        return noted
+                apart[row] = torch.linalg.vector_norm(models - state.last[client], dim=1, dtype=torch.float64)
+        known = ~apart.isnan().all(1)
+        return torch.where(known, apart.nan_to_num(torch.inf).argmin(1), -1), Info(closeness=-apart)
 
     def place(
         self, state: FeSEMState, clients: Tensor, work: LocalWork, rng: torch.Generator
@@ -208,13 +147,9 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
         used = state.index[state.index >= 0].unique()
         middle = state.models[used if len(used) else slice(None)].mean(0, keepdim=True)
         last = dict(state.last)
-        fitted = self._keep_rows(work.fit(middle, new, purpose="place"), new, last, work)
-        for _ in fitted.chunks():  # reading the chunks lets `_keep_rows` store the rows
-            pass
+        own = slice(work.layout.num_parameters)
+        fitted = keep_trained(work.fit(middle, new, purpose="place"), new, last, work, own).read()
         state = replace(state, last=last)
         labels, info = self.estimate_clusters(state, clients, work)
         info = replace(info, loss=fitted.loss, down=len(new), up=int(fitted.trained.sum()), skipped=fitted.skipped)
         return replace(state, index=assign(state.index, clients, labels)), info
-
-    def serve(self, state: FeSEMState, clients: Tensor) -> Assignment:
-        return Assignment(state.models, clusters_of(state.index, clients))

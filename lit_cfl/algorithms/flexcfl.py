@@ -4,14 +4,13 @@ arXiv:2108.09749, Algorithms 2 and 3, Equations 8, 9 and 20.
 
 Where this differs from the paper (in addition to FedGroup's list: C5, C6, C7, C34):
 * the trigger is a total variation of the labels' shares above 0.2, which is the paper's stated "20 % of the training
-  data"; the published code compares sorted counts, which do not distinguish labels: `shift_metric` (C4).
+  data"; the published code compares sorted counts, which do not distinguish labels (C4).
 * a client with a shift of exactly the threshold does not migrate (strict, as in Algorithm 2, line 5, and exact).
 * pre-training is 50 mini-batches of 10, as in the published code; Algorithm 3 calls the full local training (C8).
 * a client that cannot redo its cold start (no data left, or it diverged) keeps its cluster and tries again in the next
   round.
 * a client's reference is its labels when the run starts or when it is first known, as in the published code, also while
-  it is cold: changes before its cold start count as a shift. Migrating clients join the nearest direction, also under
-  `cold_start: random_...` (C19).
+  it is cold: changes before its cold start count as a shift.
 """
 
 from collections.abc import Mapping
@@ -45,14 +44,11 @@ class FlexCFL(FedGroup, MigrationOptions):
     Args:
         pretrain: Budget of the pre-training: 50 mini-batches of 10 (code), instead of FedGroup's one epoch.
         migrate: Test clients for a shift, and repeat the placing of those whose data shifted; false = as FedGroup.
-        shift_threshold: Distance above which a client migrates, 0 or more. For the metrics of counts it is a share of
-            n_i / labels (paper: 0.2 n_i / LabelSize, with n_i at the start). null = 0.2 for labels, and measured
+        shift_threshold: Distance above which a client migrates, 0 or more; null = 0.2 for labels, and measured
             defaults for `loss` and `features`.
-        shift_metric: Distance between a client's labels now and when it was last placed: `total_variation` of their
-            shares (what the paper says: 0.2 is 20 %), `sorted_counts` (code: ignores which labels they are),
-            `l1_counts` (0.2 is reached if 10 % of the data change), or `w1_label_axis` for ordered labels (C4). For
-            shifts that labels do not show, ours: `loss`, its rise under the cluster's model, for clients in the
-            round; or `features`, the distance of mean inputs.
+        shift_metric: Distance between a client's data now and when it was last placed: the `total_variation` of the
+            labels' shares (what the paper says: 0.2 is 20 %) (C4). For shifts that labels do not show, ours: `loss`,
+            its rise under the cluster's model, for clients in the round; or `features`, the distance of mean inputs.
     """
 
     paper: ClassVar[str] = (
@@ -73,16 +69,16 @@ class FlexCFL(FedGroup, MigrationOptions):
         super().check(work)
         self.require_comparable(work)
 
-    def _group_cold_start(self, work: LocalWork, rng: torch.Generator) -> tuple[FlexCFLState, Info]:
+    def group_cold_start(self, work: LocalWork, rng: torch.Generator) -> tuple[FlexCFLState, Info]:
         """Runs the group cold start (Algorithm 3); its clients receive all directions, for migration (line 19)."""
-        groups, info = super()._group_cold_start(work, rng)
+        groups, info = super().group_cold_start(work, rng)
         reference, sizes = self.first_reference(work)
         state = FlexCFLState(**vars(groups), reference=reference, sizes=sizes)
         return state, replace(info, down=info.down + len(state.models) * len(state.founders))
 
     def round(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
         """Runs a round (Algorithm 2): migration, then a round of FedGroup."""
-        found, migrated = self._migrate(state, cohort, work, lambda some: self._nearest(state, some, work))  # lines 4-7
+        found, migrated = self._migrate(state, cohort, work, lambda some: self.nearest(state, some, work))  # lines 4-7
         after, info = super().round(found, cohort, work, rng)  # lines 8-14
         return after, info.plus(replace(migrated, up=0))  # no upload: a client that migrates compares its update itself
 

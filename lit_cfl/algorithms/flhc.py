@@ -23,19 +23,17 @@ from lit_cfl.aggregation import Weights, mean_by_cluster
 from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters
 from lit_cfl.algorithms.base import (
     Algorithm,
-    Assignment,
     Info,
     Similarity,
     clients_with_data,
     require_clients,
     require_not_negative,
 )
-from lit_cfl.algorithms.cluster_steps import average_in_clusters, closest_by_update
+from lit_cfl.algorithms.cluster_steps import closest_by_update, cold, train_clusters
 from lit_cfl.algorithms.splits import subtract_starts
 from lit_cfl.clustering import (
     agglomerate,
     assign,
-    clusters_of,
     cosine_similarity,
     cross_distances,
     distances,
@@ -113,11 +111,9 @@ class FLHC(ClusterNumberOptions, Algorithm):
     def round(self, state: FLHCState, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[FLHCState, Info]:
         if work.round == self.warmup_rounds:
             return self._cluster(state, cohort, work, rng)
-        state, placed = self.place(state, cohort[clusters_of(state.index, cohort) < 0], work, rng)
-        labels = clusters_of(state.index, cohort)
-        cohort, labels = cohort[labels >= 0], labels[labels >= 0]
-        models, info = average_in_clusters(work, state.models, cohort, labels, self.weights)
-        return replace(state, models=models), info.plus(placed)
+        state, placed = self.place(state, cold(state, cohort), work, rng)
+        state, info = train_clusters(state, cohort, work, self.weights)
+        return state, info.plus(placed)
 
     def _cluster(
         self, state: FLHCState, cohort: Tensor, work: LocalWork, rng: torch.Generator
@@ -150,6 +146,3 @@ class FLHC(ClusterNumberOptions, Algorithm):
             fitted, state.joint, state.centroids, lambda rows, means: -cross_distances(rows, means, self.distance)
         )
         return replace(state, index=assign(state.index, clients, labels)), replace(info, down=len(clients))
-
-    def serve(self, state: FLHCState, clients: Tensor) -> Assignment:
-        return Assignment(state.models, clusters_of(state.index, clients))

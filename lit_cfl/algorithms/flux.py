@@ -31,7 +31,6 @@ from lit_cfl.aggregation import Weights, mean_by_cluster
 from lit_cfl.algorithms.automatic_clusters import NumClusters
 from lit_cfl.algorithms.base import (
     Algorithm,
-    Assignment,
     Info,
     Similarity,
     Unused,
@@ -40,8 +39,8 @@ from lit_cfl.algorithms.base import (
     require_not_negative,
     require_positive,
 )
-from lit_cfl.algorithms.cluster_steps import average_in_clusters
-from lit_cfl.clustering import assign, clusters_of, cosine_similarity, cross_distances, kmeans
+from lit_cfl.algorithms.cluster_steps import cold, train_clusters
+from lit_cfl.clustering import assign, cosine_similarity, cross_distances, kmeans
 from lit_cfl.clustering.density import cluster_by_density
 from lit_cfl.clustering.descriptors import block_range, describe, principal_axes
 from lit_cfl.errors import InputError, Notice
@@ -120,13 +119,10 @@ class FLUX(Algorithm):
         clustered = Info()
         if work.round == self.warmup_rounds:
             state, clustered = self._cluster(state, work, rng)
-        state, placed = self.place(state, cohort[clusters_of(state.index, cohort) < 0], work, rng)
-        labels = clusters_of(state.index, cohort)
-        cohort, labels = cohort[labels >= 0], labels[labels >= 0]
-        models, info = average_in_clusters(work, state.models, cohort, labels, self.weights)
-        down = 0 if clustered.down else len(cohort)  # clusters start from the model that all clients just received
-        info = replace(info, down=down).plus(placed).plus(clustered)
-        return replace(state, models=models), info
+        state, placed = self.place(state, cold(state, cohort), work, rng)
+        state, info = train_clusters(state, cohort, work, self.weights)
+        down = 0 if clustered.down else info.down  # clusters start from the model that all clients just received
+        return state, replace(info, down=down).plus(placed).plus(clustered)
 
     def _cluster(self, state: FLUXState, work: LocalWork, rng: torch.Generator) -> tuple[FLUXState, Info]:
         """Clusters the clients with data by their descriptors."""
@@ -193,9 +189,6 @@ class FLUX(Algorithm):
         labels = torch.where(able, closeness.argmax(1), -1)
         info = Info(down=int(able.sum()), skipped=int((~able).sum()), closeness=closeness)
         return replace(state, index=assign(state.index, clients, labels)), info
-
-    def serve(self, state: FLUXState, clients: Tensor) -> Assignment:
-        return Assignment(state.models, clusters_of(state.index, clients))
 
 
 def _note_number(labels: Tensor, label_counts: Tensor) -> None:

@@ -9,30 +9,23 @@ Where this differs from the paper:
   takes one full-batch step; with more steps it is ours.
 * a client uses the model that it chose when it last took part; the paper's own code estimates again before each test:
   `reassign_at_evaluation` (C13). The estimate uses training data, never test data as in that code.
-* FlexCFL's code averages with wrong weights: `weights` (C1); and estimates by a loss that includes its L2 penalty:
-  `assign_with_l2` (C11).
+* FlexCFL's code averages with wrong weights (C1), and estimates by a loss that includes its L2 penalty (C11).
 * migration (IFCA-MIG) is FlexCFL's addition: `migrate`. A client that migrates and is selected gets the models twice.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import ClusterWeights, client_weights, discrepancy, draw_order, mean_by_cluster
+from lit_cfl.aggregation import Weights
 from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters
-from lit_cfl.algorithms.base import (
-    Algorithm,
-    Assignment,
-    Info,
-    clients_with_data,
-    require_clients,
-)
+from lit_cfl.algorithms.base import Algorithm, Info, clients_with_data, require_clients
+from lit_cfl.algorithms.cluster_steps import train_clusters
 from lit_cfl.algorithms.migration import MigrationOptions
-from lit_cfl.clustering import assign, clusters_of
-from lit_cfl.errors import InputError
-from lit_cfl.local_work import Fitted, LocalWork
+from lit_cfl.clustering import assign
+from lit_cfl.local_work import LocalWork
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,8 +45,8 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
     Args:
         num_clusters: Number of clusters k, 1 or more, or `auto`: decided before the first round, from the clients'
             first updates.
-        weights: Weights of the clients in a cluster's mean: `equal` (paper), their number of `examples` (FedGroup's
-            code), or `drawn_first`: only one drawn member counts (FlexCFL's code, a mistake; only to test C1).
+        weights: Weights of the clients in a cluster's mean: `equal` (paper), or their number of `examples` (FedGroup's
+            code).
         averaging: Averaging of `models` within each cluster (paper, option II), or of `gradients` (option I): a cluster
             moves by the sum of its members' weighted updates over the weight of everyone who trained in the round.
         reassign_at_evaluation: Let every client in training choose again at the end of each round, so that evaluation
@@ -62,11 +55,8 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
         migrate: Let clients whose data drifted choose again before training (IFCA-MIG); costs k models down per client.
         shift_threshold: Distance above which a client migrates, 0 or more; null = 0.2 for labels (the share of the data
             that may change), and measured defaults for `loss` and `features`.
-        shift_metric: Measure of the change: `total_variation`, `sorted_counts` (FlexCFL's code), `l1_counts` or
-            `w1_label_axis` (C4) of labels; `loss`, its rise under the cluster's model, for clients in the round; or
-            `features`, the distance of mean inputs.
-        assign_with_l2: Choose by the loss with the task's L2 penalty, not by the plain loss (a mistake in FlexCFL's
-            code; only to test C11).
+        shift_metric: Measure of the change: `total_variation` of labels (C4); `loss`, its rise under the cluster's
+            model, for clients in the round; or `features`, the distance of mean inputs.
     """
 
     paper: ClassVar[str] = (
@@ -74,10 +64,9 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
         "arXiv:2006.04088"
     )
     num_clusters: NumClusters = 3
-    weights: ClusterWeights = "equal"
+    weights: Weights = "equal"
     averaging: Literal["models", "gradients"] = "models"
     reassign_at_evaluation: bool = False
-    assign_with_l2: bool = field(default=False, kw_only=True)
     state_type = IFCAState
     cluster_options = ("num_clusters",)
     closeness = "minus the training loss of the cluster's model"
@@ -85,11 +74,6 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
     def __post_init__(self) -> None:
         ClusterNumberOptions.__post_init__(self)
         MigrationOptions.__post_init__(self)
-        if self.averaging == "gradients" and self.weights == "drawn_first":
-            raise InputError(
-                "weights 'drawn_first' cannot be used with averaging gradients: it reproduces a mistake in the "
-                "averaging of models; set weights to equal or examples"
-            )
 
     @property
     def reason_without_means(self) -> str | None:
@@ -108,36 +92,16 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
     def round(self, state: IFCAState, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[IFCAState, Info]:
         state, migrated = self._migrate(state, cohort, work, lambda some: self.estimate_clusters(state, some, work))
         estimates, estimated = self.estimate_clusters(state, cohort, work)  # lines 3 and 6
-        state = replace(state, index=assign(state.index, cohort, estimates))
-        labels = clusters_of(state.index, cohort)  # a client without an estimate keeps its cluster
-        # leaves out clients without a cluster
-        asked, cohort, labels = len(cohort), cohort[labels >= 0], labels[labels >= 0]
-        fitted = work.fit(state.models, cohort, labels)  # line 9
-        models = self._average(fitted, state.models, cohort, labels, work, rng)  # line 12 or 13
-        state, reassigned = self._reassign(replace(state, models=models), work)
-        trained = int(fitted.trained.sum())
-        scores = {"train/discrepancy": discrepancy(fitted, models, labels, work.layout.num_parameters)}
-        info = Info(fitted.loss, up=trained, skipped=asked - trained, scores=scores)
+        state = replace(state, index=assign(state.index, cohort, estimates))  # no estimate: a client keeps its cluster
+        step = average_gradients if self.averaging == "gradients" else None
+        state, info = train_clusters(state, cohort, work, self.weights_of(state, cohort, work, rng), step=step)
+        info = replace(info, down=0, skipped=len(cohort) - info.up)  # the models were sent for the estimate
+        state, reassigned = self._reassign(state, work)
         return state, info.plus(migrated).plus(estimated).plus(reassigned)
 
-    def _average(
-        self,
-        fitted: Fitted,
-        models: Tensor,
-        clients: Tensor,
-        labels: Tensor,
-        work: LocalWork,
-        rng: torch.Generator,
-    ) -> Tensor:
-        first = self.weights == "drawn_first"
-        order = draw_order(clients, len(work.num_examples), rng) if first else None
-        weights = client_weights(work.num_examples[clients], self.weights, labels, order)
-        means = mean_by_cluster(fitted, labels, weights, into=models)
-        if self.averaging == "models":
-            return means
-        heard = torch.zeros(len(models), dtype=torch.float64).index_add(0, labels, weights * fitted.trained)
-        share = heard / heard.sum().clamp(min=torch.finfo(torch.float64).tiny)  # |group| / |S_t|, with equal weights
-        return (models + share[:, None] * (means.double() - models)).to(models.dtype)
+    def weights_of(self, state: IFCAState, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Weights | Tensor:
+        """Returns the weights of a round's clients in their clusters' means, for variants to override."""
+        return self.weights
 
     def _reassign(self, state: IFCAState, work: LocalWork) -> tuple[IFCAState, Info]:
         if not self.reassign_at_evaluation:
@@ -162,11 +126,24 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
             client. No client is asked to train, so none is skipped.
         """
         able = work.num_examples[clients] > 0
-        found = work.losses(state.models, clients[able], penalised=self.assign_with_l2)  # [able, k]
+        found = self.losses_of(state.models, clients[able], work)  # [able, k]
         losses = found.new_full((len(clients), len(state.models)), float("nan"))
         losses[able] = found
         best = losses.nan_to_num(torch.inf).argmin(1)  # a diverged model fits no client
         return torch.where(able, best, -1), Info(down=len(clients) * len(state.models), closeness=-losses)
 
-    def serve(self, state: IFCAState, clients: Tensor) -> Assignment:
-        return Assignment(state.models, clusters_of(state.index, clients))
+    def losses_of(self, models: Tensor, clients: Tensor, work: LocalWork) -> Tensor:
+        """Computes the losses `[n, k]` by which clients choose, for variants to override."""
+        return work.losses(models, clients)
+
+
+def average_gradients(models: Tensor, means: Tensor, weights: Tensor) -> Tensor:
+    """Moves clusters by their members' weighted updates over the weight of everyone in the round (line 12, option I).
+
+    Args:
+        models: Models before the round `[k, d]`.
+        means: Means of the members' local models `[k, d]`.
+        weights: Sum of the members' weights `[k]`.
+    """
+    share = weights / weights.sum().clamp(min=torch.finfo(torch.float64).tiny)  # |group| / |S_t|, with equal weights
+    return (models + share[:, None] * (means.double() - models)).to(models.dtype)

@@ -4,14 +4,13 @@ Cybersecurity 6, 2023, Algorithms 1 and 2, Equations 23 to 28. It has no arXiv n
 arXiv:1910.01991.
 
 Where this differs from the paper (in addition to CFL's list: C29 to C32):
-* eps2 is compared with the norm of the whole update by default, like eps1; the paper uses the selected layers (whose
-  scale depends on their size) and lets eps2 range from eps1 to 10 eps1: `eps2_on` (C33).
+* eps2 is compared with the norm of the whole update, like eps1; the paper uses the selected layers, whose scale depends
+  on their size, and lets eps2 range from eps1 to 10 eps1 (C33).
 * linkage is not stated; ours is single, as in CFL, for every distance.
 * Algorithm 2 splits at >= eps2, CFL's code above it, and so do we.
 * "a conv layer" is the fourth convolution, as in the paper's VGG16, or the last one if there are fewer; "an FC layer"
   the first fully connected one. `layers: auto` is ours: it never sees true clusters.
-* Theorem 1 is about cosines: with l2 distances there is no `gamma_max`. They are converted to 1 - 2 l2 / the largest
-  l2, so that layers of any size can be compared.
+* l2 distances are converted to 1 - 2 l2 / the largest l2, so that layers of any size can be compared.
 """
 
 import warnings
@@ -21,11 +20,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lit_cfl.algorithms.base import Info, Unused
+from lit_cfl.algorithms.base import Info
 from lit_cfl.algorithms.cfl import CFL
 from lit_cfl.algorithms.splits import (
-    ClientComparison,
-    SplitCandidate,
+    Comparison,
     SplitState,
     place_by_splits,
     scale_to_similarity,
@@ -40,7 +38,7 @@ from lit_cfl.clustering import (
     separation_gap,
 )
 from lit_cfl.clustering.cluster_scores import silhouette
-from lit_cfl.errors import InputError, Notice
+from lit_cfl.errors import Notice
 from lit_cfl.local_work import LocalWork
 from lit_cfl.parameters import ParameterLayout
 
@@ -55,13 +53,10 @@ class LayerCFL(CFL):
 
     Args:
         layers: Layers to compare: `by_skew` (paper): a convolution for feature skew, a fully connected layer for label
-            skew, otherwise all; `auto`: the layer that separates the clients best, chosen at each split; or patterns of
-            layers, such as `["conv4"]`, `["fc*"]`, `["*"]` (= CFL).
+            skew, otherwise all; `auto`: the layer whose bipartition has the largest mean silhouette, chosen at each
+            split; or patterns of layers, such as `["conv4"]`, `["fc*"]`, `["*"]` (= CFL).
         distance: Distance of two clients: `cos` or `l2` of their weights in these layers, `delta_cos` or `delta_l2` of
             their updates.
-        eps2_on: Norm that is compared with eps2: of the `whole` update, or of the selected `layer` (paper) (C33).
-        layer_score: Score by which `auto` chooses: the mean `silhouette` of the bipartition, or its `gap` (Equation 21:
-            minimum similarity within minus maximum across).
     """
 
     paper: ClassVar[str] = (
@@ -69,18 +64,7 @@ class LayerCFL(CFL):
     )
     layers: Literal["by_skew", "auto"] | list[str] = "by_skew"
     distance: Literal["l2", "delta_l2", "cos", "delta_cos"] = "delta_cos"
-    eps2_on: Literal["whole", "layer"] = "whole"
-    layer_score: Literal["silhouette", "gap"] = "silhouette"
-    unused_if: ClassVar[Unused] = {"layer_score": ("layers", lambda layers: layers != "auto")}
     tables: ClassVar[dict[str, tuple[str, ...]]] = {"layers": ("cluster", "layer", "silhouette", "gap", "chosen")}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.gamma_max is not None and self.distance.endswith("l2"):
-            raise InputError(
-                f"gamma_max is {self.gamma_max}, but its test (Theorem 1) does not apply to distance {self.distance}; "
-                "set gamma_max to null"
-            )
 
     def check(self, work: LocalWork) -> None:
         if isinstance(self.layers, list):
@@ -95,16 +79,13 @@ class LayerCFL(CFL):
                 stacklevel=2,
             )
 
-    def compare(self, candidate: SplitCandidate, work: LocalWork) -> ClientComparison | None:
-        if self.eps2_on == "whole" and candidate.v <= self.eps2:
-            return None
-        layout, features = work.layout, self._features(candidate.updates, candidate.start)
+    def compare(self, updates: Tensor, start: Tensor, work: LocalWork) -> Comparison:
+        layout, features = work.layout, self._features(updates, start)
         scores = self.score_layers(features, layout) if self.layers == "auto" else {}
         layers = self.choose_layers(layout, work.skew, scores)
-        columns = layout.columns(layers)
-        if self.eps2_on == "layer" and self._largest_norm(features, candidate.start, columns) <= self.eps2:
-            return None
-        return ClientComparison(features, layers, self._similarity(select_columns(features, columns)), scores)
+        similarity = self._similarity(select_columns(features, layout.columns(layers)))
+        table = [{"layer": layer, **of_layer, "chosen": int(layer in layers)} for layer, of_layer in scores.items()]
+        return Comparison(features, layers, similarity, table)
 
     def choose_layers(self, layout: ParameterLayout, skew: str, scores: dict[str, dict[str, float]]) -> list[str]:
         """Chooses the layers to compare.
@@ -116,7 +97,7 @@ class LayerCFL(CFL):
         if isinstance(self.layers, list):
             return self.layers
         if self.layers == "auto":
-            return [max(scores, key=lambda layer: _number(scores[layer][self.layer_score]))]  # ties: the earlier layer
+            return [max(scores, key=lambda layer: _number(scores[layer]["silhouette"]))]  # ties: the earlier layer
         convolutions, connected = layout.layers_of("conv"), layout.layers_of("linear")
         if skew == "feature" and convolutions:
             return [convolutions[min(_FEATURE_LAYER, len(convolutions) - 1)]]
@@ -138,11 +119,6 @@ class LayerCFL(CFL):
     def _features(self, updates: Tensor, start: Tensor) -> Tensor:
         """Returns the updates, or converts them to weights in place if the distance compares weights."""
         return updates if self.distance.startswith("delta") else updates.add_(start[: updates.shape[1]])
-
-    def _largest_norm(self, features: Tensor, start: Tensor, columns: Tensor) -> float:
-        """Computes the largest norm of the clients' updates in these columns."""
-        origin = 0 if self.distance.startswith("delta") else start[columns]
-        return float((select_columns(features, columns) - origin).norm(dim=1).max())
 
     def _similarity(self, rows: Tensor) -> Tensor:
         near = self.distance.endswith("cos")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info
-from lit_cfl.algorithms.personal_models import clients_without_model, keep_trained, look_up_models, starting_models
+from lit_cfl.algorithms.personal_models import clients_without_model, look_up_models, starting_models, with_trained
 from lit_cfl.local_work import LocalWork
 
 
@@ -53,7 +53,7 @@ class Local(Algorithm):
     ) -> tuple[LocalState, Info]:
         models, start = starting_models(state.personal, cohort, state.initial)
         fitted = work.fit(models, cohort, start)
-        personal = keep_trained(state.personal, fitted, cohort, len(work.num_examples))
+        personal = with_trained(state.personal, fitted, cohort, work)
         return replace(state, personal=personal), Info(fitted.loss, skipped=fitted.skipped)
 
     def place(

@@ -7,17 +7,21 @@ labels; losses and features, which detect drift that labels do not show, are our
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, get_args
+from functools import partial
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from lit_cfl.algorithms.base import Info, State, Unused, require_not_negative
-from lit_cfl.clustering import ShiftMetric, assign, clusters_of, find_drifted
+from lit_cfl.clustering import assign, clusters_of, find_drifted
+from lit_cfl.clustering.drift import total_variation
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
 
-DriftMetric = Literal[ShiftMetric, "loss", "features"]
+DriftMetric = Literal["total_variation", "loss", "features"]
+# counts now and before [n, labels], and n_i at the start [n] -> numerators and denominators [n], as in `ShiftMetric`
+LabelChange = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 # columns of the table
 MIGRATIONS: dict[str, tuple[str, ...]] = {"migrations": ("client", "cluster_before", "cluster_after")}
@@ -34,9 +38,8 @@ class MigrationOptions:
         migrate: Before training, repeat the placing of clients whose data drifted.
         shift_threshold: Distance above which a client migrates, 0 or more; null = 0.2 for labels (the share of the data
             that may change), and measured defaults for `loss` and `features`.
-        shift_metric: Measure of the change: `total_variation`, `sorted_counts` (FlexCFL's code), `l1_counts` or
-            `w1_label_axis` (C4) of labels; `loss`, its rise under the cluster's model, for clients in the round; or
-            `features`, the distance of mean inputs.
+        shift_metric: Measure of the change: `total_variation` of labels (C4); `loss`, its rise under the cluster's
+            model, for clients in the round; or `features`, the distance of mean inputs.
     """
 
     migrate: bool = False
@@ -64,7 +67,7 @@ class MigrationOptions:
         self.require_comparable(work)
         known = len(work.num_examples) if self.migrate else 0
         sizes = work.num_examples[:known].clone()
-        if not self.migrate or self.shift_metric in get_args(ShiftMetric):
+        if not self.migrate or self.shift_metric not in THRESHOLDS:
             return work.label_counts[:known].clone(), sizes
         if self.shift_metric == "loss":
             return torch.full((known, 1), torch.nan, dtype=torch.float64), sizes
@@ -75,7 +78,7 @@ class MigrationOptions:
 
     def require_comparable(self, work: LocalWork) -> None:
         """Raises InputError if migration compares class counts, but the data have no classes."""
-        if self.migrate and self.shift_metric in get_args(ShiftMetric) and not work.label_counts.shape[1]:
+        if self.migrate and self.shift_metric not in THRESHOLDS and not work.label_counts.shape[1]:
             raise InputError(
                 "migrate compares the class counts of a client's data, but these data have no classes; set "
                 "shift_metric to loss or features, or migrate to false"
@@ -90,7 +93,11 @@ class MigrationOptions:
         threshold = self.shift_threshold
         if threshold is None:
             threshold = THRESHOLDS.get(self.shift_metric, _OF_LABELS)
-        return migrate(state, cohort, work, find, threshold, self.shift_metric)
+        return migrate(state, cohort, work, find, threshold, self.shift_metric, self.label_change)
+
+    def label_change(self, now: Tensor, before: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+        """Measures the change of labels that is compared with the threshold, for variants to override."""
+        return total_variation(now, before)
 
 
 def migrate(
@@ -100,6 +107,7 @@ def migrate(
     find: Callable[[Tensor], tuple[Tensor, Info]],
     threshold: float,
     metric: DriftMetric,
+    label_change: LabelChange,
 ) -> tuple[State, Info]:
     """Finds new clusters for clients whose data have drifted, and stores their current data as the new reference.
 
@@ -113,8 +121,9 @@ def migrate(
         cohort: Clients of the round, int64 `[n]`; `loss` tests only these, as they receive their cluster's model.
         find: Rule of the method that finds a cluster for each of these clients (ids, ascending): int64 `[n]`, -1 = it
             cannot be placed (no data, or it diverged).
-        threshold: Threshold as for `find_drifted`; for `loss` and `features` the distance itself.
-        metric: Metric as for `find_drifted`, or `loss` or `features`.
+        threshold: Threshold as for `find_drifted`.
+        metric: Measure of the change.
+        label_change: Measure of the change of labels.
 
     Returns:
         The new state; and the Info of `find`, in which clients of the cohort without data do not count as skipped, with
@@ -125,7 +134,8 @@ def migrate(
     warm = work.population[clusters_of(state.index, work.population) >= 0]
     tested, now, reference, distances = _measure_drift(state, warm, cohort, work, metric)
     if distances is None:
-        apart = find_drifted(now, reference[tested], sizes[tested], threshold, metric)  # type: ignore[arg-type]  # no distances: a metric of labels
+        of_labels = partial(label_change, sizes=sizes[tested])
+        apart = find_drifted(now, reference[tested], threshold, of_labels)
     else:
         apart = distances > threshold
     fired = tested[apart]
@@ -159,7 +169,7 @@ def _measure_drift(
         `[clients, columns]`; and the distances float64 `[t]`, None for labels. The first test of a client gives nan.
     """
     number = len(work.num_examples)
-    if metric in get_args(ShiftMetric):
+    if metric not in THRESHOLDS:
         counts = work.label_counts
         return warm, counts[warm], torch.cat([state.reference, counts[len(state.sizes) :]]), None
     able = warm[work.num_examples[warm] > 0]

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from lit_cfl.aggregation import Weights
-from lit_cfl.algorithms.base import Algorithm, Assignment, Info
-from lit_cfl.algorithms.cluster_steps import average_in_clusters
-from lit_cfl.clustering import assign, clusters_of
+from lit_cfl.algorithms.base import Algorithm, Info
+from lit_cfl.algorithms.cluster_steps import train_clusters
+from lit_cfl.clustering import assign
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
 
@@ -63,17 +63,12 @@ class Oracle(Algorithm):
         self, state: OracleState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[OracleState, Info]:
         state = _place(state, work.population, work)  # repeated, since data shift may have changed the true clusters
-        labels = clusters_of(state.index, cohort)
-        models, info = average_in_clusters(work, state.models, cohort, labels, self.weights)
-        return replace(state, models=models), info
+        return train_clusters(state, cohort, work, self.weights)
 
     def place(
         self, state: OracleState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[OracleState, Info]:
         return _place(state, clients, work), Info(down=len(clients))
-
-    def serve(self, state: OracleState, clients: Tensor) -> Assignment:
-        return Assignment(state.models, clusters_of(state.index, clients))
 
 
 def _place(state: OracleState, clients: Tensor, work: LocalWork) -> OracleState:

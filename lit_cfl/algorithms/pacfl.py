@@ -5,15 +5,11 @@ arXiv:2209.10526, Algorithm 1, Equations 2 and 3; newcomers as in its Algorithm 
 Where this differs from the paper:
 * `angles: sum` is the sum of the principal angles. Equation 3 adds the angles of the i-th vectors of two clients, which
   depends on the order and the signs of singular vectors. The published code has neither equation: it takes the
-  smallest angle between a vector of one client and a vector of the other (`vectors`). It keeps the signs, which are
-  arbitrary; here angles are between lines.
-* the published code has two kinds of subspaces: of all examples (MIX-4), or one per label side by side, which are
-  compared whatever the label (`subspace: each_label`). The vectors of a client are then not an orthonormal basis;
-  principal angles are those of their span.
+  smallest angle between a vector of one client and a vector of the other, and keeps the signs, which are arbitrary;
+  here angles are between lines. It compares subspaces of all examples (MIX-4), or one per label side by side.
 * linkage `average` of the published code is usually called `weighted`: both parts of a cluster have the same weight,
   whatever their numbers of clients. Here `average` is the mean over clients.
-* a client with fewer examples than p sends fewer vectors. With Dirichlet label proportions the code's clients send more
-  vectors of some labels than of others; here p of each.
+* a client with fewer examples than p sends fewer vectors.
 * a newcomer joins the cluster at the smallest distance by the same linkage (`weighted`: by its mean distance from the
   clients). The paper clusters all clients again, which may change the clusters of clients that have trained.
 * a client keeps its cluster if its data shift.
@@ -30,7 +26,6 @@ from torch import Tensor
 from lit_cfl.aggregation import Weights
 from lit_cfl.algorithms.base import (
     Algorithm,
-    Assignment,
     Info,
     Similarity,
     clients_with_data,
@@ -38,10 +33,10 @@ from lit_cfl.algorithms.base import (
     require_not_negative,
     require_positive,
 )
-from lit_cfl.algorithms.cluster_steps import average_in_clusters
-from lit_cfl.clustering import agglomerate, assign, clusters_of
+from lit_cfl.algorithms.cluster_steps import cold, train_clusters
+from lit_cfl.clustering import agglomerate, assign
 from lit_cfl.clustering.subspaces import Angles, left_singular_vectors, pad_bases, subspace_angles
-from lit_cfl.errors import InputError, Notice, count_noun
+from lit_cfl.errors import Notice, count_noun
 from lit_cfl.local_work import LocalWork
 
 
@@ -60,11 +55,9 @@ class PACFL(Algorithm):
     """One clustering before training, by principal angles between the clients' data.
 
     Args:
-        num_vectors: Number p of singular vectors that a client sends, or sends for each label; 1 or more.
-        subspace: Subspaces compared: that of `all` examples of a client, or those of `each_label` side by side,
-            which need labels.
-        angles: Distance of two clients: the `smallest` principal angle (Eq. 2), the `sum` of the principal angles (Eq.
-            3), or the smallest angle between two of their `vectors` (published code).
+        num_vectors: Number p of singular vectors that a client sends, 1 or more.
+        angles: Distance of two clients: the `smallest` principal angle (Eq. 2), or the `sum` of the principal angles
+            (Eq. 3).
         threshold: Threshold beta in degrees, 0 or more: clusters at or above it stay apart.
         linkage: Distance of two clusters: `average`, `weighted` (published code), `single` or `complete`.
         weights: Weights of the clients in a cluster's mean: their number of `examples`, or `equal`.
@@ -75,7 +68,6 @@ class PACFL(Algorithm):
         "Clustered Federated Learning via Principal Angles between Client Data Subspaces. AAAI 2023. arXiv:2209.10526"
     )
     num_vectors: int = 3
-    subspace: Literal["all", "each_label"] = "all"
     angles: Angles = "smallest"
     threshold: float = 10.0
     linkage: Literal["average", "weighted", "single", "complete"] = "average"
@@ -90,17 +82,12 @@ class PACFL(Algorithm):
 
     def check(self, work: LocalWork) -> None:
         require_clients(1, len(clients_with_data(work)))
-        if self.subspace == "each_label" and not work.label_counts.shape[1]:
-            raise InputError(
-                "subspace each_label compares the examples of each class, but these data have no classes; set "
-                "subspace: all"
-            )
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[PACFLState, Info]:
         clients = clients_with_data(work)
         require_clients(1, len(clients))
-        bases = self._bases(work, clients)  # lines 3-4
-        angles = subspace_angles(bases, bases, self.angles).fill_diagonal_(0)  # line 6
+        bases = self.bases(work, clients)  # lines 3-4
+        angles = self.angles_between(bases, bases).fill_diagonal_(0)  # line 6
         angles = (angles + angles.T) / 2  # makes the matrix exactly symmetric
         labels = agglomerate(angles, linkage=self.linkage, threshold=self.threshold)  # line 7
         self._note_extremes(angles, int(labels.max()) + 1)
@@ -129,10 +116,19 @@ class PACFL(Algorithm):
             stacklevel=3,
         )
 
-    def _bases(self, work: LocalWork, clients: Tensor) -> Tensor:
+    def bases(self, work: LocalWork, clients: Tensor) -> Tensor:
         """Asks clients for the singular vectors `[n, m, inputs]` of their data."""
-        function = partial(vectors_of_client, number=self.num_vectors, each_label=self.subspace == "each_label")
-        return pad_bases([basis for basis in work.map(function, clients) if isinstance(basis, Tensor)])
+        found = work.map(partial(self.vectors_of, number=self.num_vectors), clients)
+        return pad_bases([basis for basis in found if isinstance(basis, Tensor)])
+
+    @staticmethod
+    def vectors_of(inputs: Tensor, labels: Tensor, number: int) -> Tensor:
+        """Computes the first singular vectors of a client's examples, `[m, inputs]`."""
+        return left_singular_vectors(inputs, number)
+
+    def angles_between(self, bases: Tensor, others: Tensor) -> Tensor:
+        """Computes the distances in degrees of clients with these vectors, float64 `[n, k]`."""
+        return subspace_angles(bases, others, self.angles)
 
     def _cosines(self, angles: Tensor, bases: Tensor) -> Tensor:
         """Converts angles to cosines, for figures; sums of angles are first divided by the number of vectors."""
@@ -142,11 +138,9 @@ class PACFL(Algorithm):
     def round(
         self, state: PACFLState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[PACFLState, Info]:
-        state, placed = self.place(state, cohort[clusters_of(state.index, cohort) < 0], work, rng)
-        labels = clusters_of(state.index, cohort)
-        cohort, labels = cohort[labels >= 0], labels[labels >= 0]
-        models, info = average_in_clusters(work, state.models, cohort, labels, self.weights)  # lines 13-16
-        return replace(state, models=models), info.plus(placed)
+        state, placed = self.place(state, cold(state, cohort), work, rng)
+        state, info = train_clusters(state, cohort, work, self.weights)  # lines 13-16
+        return state, info.plus(placed)
 
     def place(
         self, state: PACFLState, clients: Tensor, work: LocalWork, rng: torch.Generator
@@ -156,7 +150,7 @@ class PACFL(Algorithm):
         skipped = len(clients) - len(able)
         if not len(able):
             return state, Info(skipped=skipped)
-        angles = subspace_angles(self._bases(work, able), state.bases, self.angles)
+        angles = self.angles_between(self.bases(work, able), state.bases)
         distances = self._to_clusters(angles, state.labels)
         index = assign(state.index, able, distances.argmin(1))
         closeness = torch.full((len(clients), distances.shape[1]), torch.nan, dtype=distances.dtype)
@@ -166,11 +160,6 @@ class PACFL(Algorithm):
     def place_unlabelled(
         self, state: PACFLState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[PACFLState, Info]:
-        if self.subspace == "each_label":
-            raise InputError(
-                "subspace each_label compares the examples of each label, and these clients have no labels; label them "
-                "and leave out --unlabelled, or run PACFL with subspace all"
-            )
         return self.place(state, clients, work, rng)
 
     def _to_clusters(self, angles: Tensor, labels: Tensor) -> Tensor:
@@ -178,18 +167,3 @@ class PACFL(Algorithm):
         reduce = {"single": "amin", "complete": "amax"}.get(self.linkage, "mean")
         found = angles.new_zeros(len(angles), int(labels.max()) + 1)
         return found.scatter_reduce_(1, labels.expand(len(angles), -1), angles, reduce, include_self=False)
-
-    def serve(self, state: PACFLState, clients: Tensor) -> Assignment:
-        return Assignment(state.models, clusters_of(state.index, clients))
-
-
-def vectors_of_client(inputs: Tensor, labels: Tensor, number: int, each_label: bool) -> Tensor:
-    """Computes a client's singular vectors `[m, inputs]`, of all examples or of each label in ascending order.
-
-    If an example has several labels, 0 to 1 `[n, labels]`, those above 0.5 count.
-    """
-    if not each_label:
-        return left_singular_vectors(inputs, number)
-    of_label = labels > 0.5 if labels.ndim > 1 else labels[:, None] == labels.unique()
-    none = inputs.flatten(1)[:0]  # the vectors of a client whose examples have no label
-    return torch.cat([none, *(left_singular_vectors(inputs[held], number) for held in of_label.T if held.any())])

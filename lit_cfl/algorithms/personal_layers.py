@@ -278,11 +278,11 @@ class _PersonalWork:
         rows = [self._work.gradients(self._of(model[None], clients[k])[0], clients[k], of_others) for k in groups]
         return torch.cat(rows)[torch.cat(groups).argsort()]
 
-    def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
+    def losses(self, models: Tensor, clients: Tensor) -> Tensor:
         if not len(clients):
-            return self._work.losses(self._with_w0_layers(models), clients, penalised=penalised)
+            return self._work.losses(self._with_w0_layers(models), clients)
         groups = self._group_clients(clients)
-        found = [self._work.losses(self._of(models, clients[k]), clients[k], penalised=penalised) for k in groups]
+        found = [self._work.losses(self._of(models, clients[k]), clients[k]) for k in groups]
         return torch.cat(found)[torch.cat(groups).argsort()]
 
     def example_losses(self, models: Tensor, clients: Tensor) -> Tensor:

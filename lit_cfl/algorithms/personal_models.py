@@ -5,8 +5,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from lit_cfl.local_work import Fitted
-from lit_cfl.memmap_rows import collect_rows, keep_row
+from lit_cfl.algorithms.cluster_steps import keep_trained
+from lit_cfl.local_work import Fitted, LocalWork
+from lit_cfl.memmap_rows import collect_rows
 
 # rows [d] by client; stored in files if all of them would take more than half of the memory
 PersonalModels = Mapping[int, Tensor]
@@ -28,20 +29,10 @@ def starting_models(personal: PersonalModels, clients: Tensor, initial: Tensor) 
     return torch.stack([initial, *own]), trained_before * trained_before.cumsum(0)
 
 
-def keep_trained(personal: PersonalModels, fitted: Fitted, clients: Tensor, num_clients: int) -> dict[int, Tensor]:
-    """Returns the personal models, updated for the clients that trained; consumes the fit.
-
-    Args:
-        clients: Ids of the clients in the fit, int64 `[n]`.
-        num_clients: Number of all clients.
-    """
+def with_trained(personal: PersonalModels, fitted: Fitted, clients: Tensor, work: LocalWork) -> dict[int, Tensor]:
+    """Returns the personal models, updated for the clients `[n]` of a fit that trained; reads the fit."""
     trained: dict[int, Tensor] = {}
-    for chunk in fitted.chunks():
-        ids = clients[chunk.start : chunk.start + len(chunk.models)][chunk.trained]
-        trained |= {
-            client: keep_row(row, of=num_clients)
-            for client, row in zip(ids.tolist(), chunk.models[chunk.trained], strict=True)
-        }
+    keep_trained(fitted, clients, trained, work).read()
     return dict(personal) | dict(sorted(trained.items()))  # numbers must not depend on the order of the clients
 
 

@@ -7,19 +7,19 @@ client id keeps the number, and each other part gets a new one.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
-from lit_cfl.algorithms.base import Algorithm, Assignment, Info, Similarity, require_not_negative
+from lit_cfl.algorithms.base import Algorithm, Info, Similarity, require_not_negative
 from lit_cfl.algorithms.cluster_steps import closest_by_update
 from lit_cfl.clustering import assign, clusters_of
 from lit_cfl.clustering.similarity import warn_if_equal
 from lit_cfl.errors import InputError
-from lit_cfl.local_work import Fitted, LocalWork
+from lit_cfl.local_work import LocalWork
 from lit_cfl.metric_names import Row
 
 
@@ -37,43 +37,13 @@ class SplitState:
     part_means: Tensor  # mean of the compared features of each part, in all layers [P, parameters]
 
 
-@dataclass(frozen=True, eq=False)
-class SplitCandidate:
-    """A stationary cluster that may be split.
+class Comparison(NamedTuple):
+    """How the clients of a cluster that trained were compared, to split it."""
 
-    Args:
-        number: Number of the cluster.
-        clients: Ids of the clients that trained, int64 `[n]`, ascending; 3 or more.
-        updates: Updates of these clients `[n, parameters]`.
-        start: Model from which they trained `[d]`.
-        v: Largest norm of an update.
-    """
-
-    number: int
-    clients: Tensor
-    updates: Tensor
-    start: Tensor
-    v: float
-
-
-@dataclass(frozen=True, eq=False)
-class ClientComparison:
-    """The pairwise similarities of the clients of a `SplitCandidate`.
-
-    Args:
-        features: Compared features, of all layers `[n, parameters]`.
-        layers: Layers that were compared.
-        similarity: Similarities `[n, n]` in [-1, 1], larger is more alike.
-        scores: Score of each layer by name, if layers were chosen by score.
-    """
-
-    features: Tensor
-    layers: list[str]
-    similarity: Tensor
-    scores: dict[str, dict[str, float]] = field(default_factory=dict)
-
-
-Compared = list[tuple[SplitCandidate, ClientComparison]]
+    features: Tensor  # what was compared, in all layers [n, parameters]
+    layers: list[str]  # layers that were compared
+    similarity: Tensor  # [n, n] in [-1, 1], larger is more alike
+    table: Sequence[dict[str, Any]] = ()  # rows for the algorithm's table, without the cluster
 
 
 @dataclass(frozen=True)
@@ -85,14 +55,12 @@ class SplittingAlgorithm(Algorithm, ABC):
         eps2: Threshold of the largest norm v of an update, 0 or more.
         warmup_rounds: Rounds before the first split, 0 or more.
         weights: Weights of the clients in a cluster's mean: their number of `examples` (paper), or `equal` (code).
-        criterion_weights: Weights of the clients in the mean update of u (C32).
     """
 
     eps1: float = 0.4
     eps2: float = 1.6
     warmup_rounds: int = 20
     weights: Weights = "examples"
-    criterion_weights: Weights = "examples"
     state_type: ClassVar[type] = SplitState
     cluster_options: ClassVar[tuple[str, ...]] = ("eps1", "eps2")
 
@@ -131,12 +99,14 @@ class SplittingAlgorithm(Algorithm, ABC):
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[SplitState, Info]:
         return one_cluster(work.initial(0), work.population, work.layout.num_parameters), Info()
 
-    def serve(self, state: SplitState, clients: Tensor) -> Assignment:
-        return Assignment(state.models, clusters_of(state.index, clients))
-
     @abstractmethod
-    def compare(self, candidate: SplitCandidate, work: LocalWork) -> ClientComparison | None:
-        """Compares the clients of a cluster whose mean update is below eps1; None if the clients agree."""
+    def compare(self, updates: Tensor, start: Tensor, work: LocalWork) -> Comparison:
+        """Compares the clients of a cluster whose updates are large, although their mean is small.
+
+        Args:
+            updates: Updates of the clients that trained `[n, parameters]`, n of at least 3; may be changed in place.
+            start: Model from which they trained `[d]`.
+        """
 
     @abstractmethod
     def divide(self, similarity: Tensor) -> Tensor | None:
@@ -155,61 +125,36 @@ class SplittingAlgorithm(Algorithm, ABC):
         local = fitted.collect()
         clients, own = cohort[fitted.trained], labels[fitted.trained]
         updates = subtract_starts(local, state.models, own)
-        moves, criterion = _means(updates, own, work.num_examples[clients], torch.zeros_like(state.models), self)
-        after = replace(state, models=state.models + moves)
-        updates, u = updates[:, : work.layout.num_parameters], criterion[:, : work.layout.num_parameters].norm(dim=1)
-        v = largest_norms(updates, own, len(u))
-        compared: Compared = []
+        weights = client_weights(work.num_examples[clients], self.weights)
+        moves = mean_by_cluster(updates, own, weights, into=torch.zeros_like(state.models))
+        updates, u = (rows[:, : work.layout.num_parameters] for rows in (updates, moves))
+        u, v = u.norm(dim=1), largest_norms(updates, own, len(moves))
+        after, tables, similarity = replace(state, models=state.models + moves), [], None
         for cluster, mine in slices_of(own):
-            if work.round < self.warmup_rounds or not u[cluster] < self.eps1 or mine.stop - mine.start <= 2:
+            stationary = work.round >= self.warmup_rounds and u[cluster] < self.eps1 and float(v[cluster]) > self.eps2
+            if not stationary or mine.stop - mine.start <= 2:
                 continue
-            candidate = SplitCandidate(cluster, clients[mine], updates[mine], state.models[cluster], float(v[cluster]))
-            found = self.compare(candidate, work)
-            if found is None:
-                continue
-            compared.append((candidate, found))
+            start = state.models[cluster]
+            found = self.compare(updates[mine], start, work)
+            tables += [{"cluster": cluster} | row for row in found.table]
+            similarity = similarity or Similarity(clients[mine], found.similarity)
             parts = self.divide(found.similarity)
             if parts is not None:
-                warn_if_equal(candidate.updates)
-            after = after if parts is None else split_cluster(after, candidate, found, parts)
+                warn_if_equal(updates[mine])
+                after = split_cluster(after, cluster, clients[mine], start, found, parts)
+        new = u.new_full((len(after.models) - len(u),), torch.nan)
         u = torch.where(v.isnan(), v, u)
-        info = _info(after, fitted, labels, u, v, compared, work.layout.num_parameters)
-        return after, replace(info, tables=dict.fromkeys(self.tables, _score_rows(compared)))
-
-
-def _means(
-    updates: Tensor, labels: Tensor, sizes: Tensor, into: Tensor, options: SplittingAlgorithm
-) -> tuple[Tensor, Tensor]:
-    """Computes clusters' mean updates `[K, d]`, weighted for the models, and separately for the stationarity test."""
-    means = {
-        kind: mean_by_cluster(updates, labels, client_weights(sizes, kind), into=into)
-        for kind in {options.weights, options.criterion_weights}
-    }
-    return means[options.weights], means[options.criterion_weights]
-
-
-def _info(
-    after: SplitState, fitted: Fitted, labels: Tensor, u: Tensor, v: Tensor, compared: Compared, num_parameters: int
-) -> Info:
-    new = u.new_full((len(after.models) - len(u),), torch.nan)
-    return Info(
-        loss=fitted.loss,
-        down=len(labels),
-        up=int(fitted.trained.sum()),
-        skipped=fitted.skipped,
-        scores={"train/discrepancy": discrepancy(fitted, after.models, labels, num_parameters)},
-        similarity=next((Similarity(candidate.clients, found.similarity) for candidate, found in compared), None),
-        clusters={"parent": after.parent, "u": torch.cat([u, new]), "v": torch.cat([v, new])},
-    )
-
-
-def _score_rows(compared: Compared) -> list[dict[str, Any]]:
-    """Lists the scores of the compared layers as rows of a table, for LayerCFL."""
-    return [
-        {"cluster": candidate.number, "layer": layer, **scores, "chosen": int(layer in found.layers)}
-        for candidate, found in compared
-        for layer, scores in found.scores.items()
-    ]
+        info = Info(
+            loss=fitted.loss,
+            down=len(labels),
+            up=int(fitted.trained.sum()),
+            skipped=fitted.skipped,
+            scores={"train/discrepancy": discrepancy(fitted, after.models, labels, work.layout.num_parameters)},
+            similarity=similarity,
+            clusters={"parent": after.parent, "u": torch.cat([u, new]), "v": torch.cat([v, new])},
+            tables=dict.fromkeys(self.tables, tables),
+        )
+        return after, info
 
 
 def place_by_splits(
@@ -261,23 +206,27 @@ def one_cluster(model: Tensor, population: Tensor, num_parameters: int) -> Split
     )
 
 
-def split_cluster(state: SplitState, candidate: SplitCandidate, found: ClientComparison, parts: Tensor) -> SplitState:
+def split_cluster(
+    state: SplitState, cluster: int, clients: Tensor, start: Tensor, found: Comparison, parts: Tensor
+) -> SplitState:
     """Splits a cluster; all its parts continue from its model.
 
     Args:
         state: State with the models after this round.
-        candidate: Cluster to split.
-        found: Comparison of its clients.
+        cluster: Number of the cluster.
+        clients: Ids of its clients that trained, int64 `[n]`.
+        start: Model from which they trained `[d]`.
+        found: Comparison of these clients.
         parts: Part of each client, int64 `[n]`, numbered from 0 by lowest member.
     """
-    more, cluster = int(parts.max()), candidate.number
+    more = int(parts.max())
     numbers = torch.cat([torch.tensor([cluster]), len(state.models) + torch.arange(more)])
     return replace(
         state,
         models=torch.cat([state.models, state.models[cluster].expand(more, -1)]),
-        index=assign(state.index, candidate.clients, numbers[parts]),
+        index=assign(state.index, clients, numbers[parts]),
         parent=torch.cat([state.parent, torch.full((more,), cluster)]),
-        starts=torch.cat([state.starts, candidate.start[None]]),
+        starts=torch.cat([state.starts, start[None]]),
         layers=[*state.layers, found.layers],
         part_split=torch.cat([state.part_split, torch.full((more + 1,), len(state.starts))]),
         part_cluster=torch.cat([state.part_cluster, numbers]),

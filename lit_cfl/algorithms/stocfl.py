@@ -8,22 +8,22 @@ Where this differs from the paper:
 * line 5 says "and in P"; sampled clients that are NOT yet in P are asked for Psi (C22).
 * lines 9 to 17 run over all clusters; here only clusters with a client in the round are compared, as in Section 2.2.
 * line 14 says "> tau", the newcomers' rule ">= tau": >= here, transitive in a round; tau = 1 never merges (C23).
-* line 10 is the mean over all members observed so far; in the published code, over the sampled ones: `representation`
-  (C21). A client sends Psi once; a client that is placed again adds its new Psi, and the old one stays in its cluster.
-* merged clusters keep the theta of the largest, whatever the order of the merges: `merged_model` (C24). A client has no
-  own theta before it is first sampled; a cluster without one starts from the current omega.
-* lines 22 and 24 are simple means: `weights` (C26). All clients start from one omega: `global_update` (C2).
+* line 10 is the mean over all members observed so far; in the published code, over the sampled ones (C21). A client
+  sends Psi once; a client that is placed again adds its new Psi, and the old one stays in its cluster.
+* merged clusters keep the theta of the largest, whatever the order of the merges (C24). A client has no own theta
+  before it is first sampled; a cluster without one starts from the current omega.
+* lines 22 and 24 are simple means: `weights` (C26). All clients start from one omega; in the published code each
+  continues from the result of the previous one (C2).
 * newcomers that join no cluster are merged with each other by the same rule.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import Weights, client_weights, discrepancy, draw_order, mean_by_cluster
+from lit_cfl.aggregation import Weights, client_weights, mean_by_cluster
 from lit_cfl.algorithms.base import (
     Algorithm,
     Assignment,
@@ -33,8 +33,8 @@ from lit_cfl.algorithms.base import (
     require_not_negative,
     require_positive,
 )
+from lit_cfl.algorithms.cluster_steps import average_in_clusters, cold
 from lit_cfl.algorithms.stocfl_clusters import (
-    MergedModel,
     StoCFLState,
     add_members,
     cosine_histogram,
@@ -47,9 +47,7 @@ from lit_cfl.algorithms.stocfl_clusters import (
 from lit_cfl.clustering import clusters_of, cosine_similarity, merge_by_threshold, random_projection
 from lit_cfl.clustering.similarity import warn_if_equal
 from lit_cfl.errors import InputError
-from lit_cfl.local_work import Budget, Chunk, Fitted, LocalWork, Sketch
-
-GlobalUpdate = Literal["parallel", "sequential_by_draw", "sequential_by_id"]
+from lit_cfl.local_work import Budget, LocalWork, Sketch
 
 
 @dataclass(frozen=True)
@@ -62,16 +60,9 @@ class StoCFL(Algorithm):
         psi: Representation of a client: the `gradient` of its loss at the anchor (paper), or the `update`, anchor minus
             weights, after `psi_budget` (published code).
         psi_budget: Budget of the training for a client's `update`.
-        representation: Representation of a cluster: the mean over all members `observed` so far (paper), or over those
-            `sampled` in the round (published code), which keeps Psi of every client (C21).
-        merged_model: Model of merged clusters: the model of the `larger` one (published code), or the `average`
-            weighted by their numbers of clients (C24).
         weights: Weights of the clients in all means: `equal` (paper), or their number of `examples`.
         sketch_dim: Number of columns of a random projection of Psi that is compared instead of Psi, the same for all
             clients; None = Psi itself.
-        global_update: Training of omega: clients train in `parallel` (paper), or one after another, each continuing
-            from the result of the previous one, before the mean is taken: `sequential_by_id`, in the order of their ids
-            (a mistake in the published code), or `sequential_by_draw`. Use these two only to test C2.
     """
 
     paper: ClassVar[str] = (
@@ -81,11 +72,8 @@ class StoCFL(Algorithm):
     lambda_: float = 0.05
     psi: Literal["gradient", "update"] = "update"
     psi_budget: Budget = Budget(10, "steps", "full")
-    representation: Literal["observed", "sampled"] = "observed"
-    merged_model: MergedModel = "larger"
     weights: Weights = "equal"
     sketch_dim: int | None = None
-    global_update: GlobalUpdate = field(default="parallel", kw_only=True)
     state_type = StoCFLState
     cluster_options = ("tau",)
     unused_if: ClassVar[Unused] = {"psi_budget": ("psi", lambda psi: psi == "gradient")}
@@ -115,7 +103,6 @@ class StoCFL(Algorithm):
             sums=w0.new_empty(0, self.sketch_dim or work.layout.num_parameters),
             counts=torch.empty(0, dtype=torch.int64),
             index=torch.full((len(work.num_examples),), -1),
-            psi={},
             sketch_seed=int(torch.randint(2**31 - 1, (), generator=rng)),
         )
         return state, Info()
@@ -125,31 +112,25 @@ class StoCFL(Algorithm):
     ) -> tuple[StoCFLState, Info]:
         """Runs one round (Algorithm 1, lines 4 to 25)."""
         cohort = cohort.sort().values  # clusters are numbered in the order of ids
-        asked = cohort[clusters_of(state.index, cohort) < 0]
+        asked = cold(state, cohort)
         fresh, psi = self._ask_for_psi(state, asked, work)  # lines 5-8
         state, compared = self._merge(state, cohort, fresh, psi)  # lines 9-17
         labels = clusters_of(state.index, cohort)
         cohort, labels = cohort[labels >= 0], labels[labels >= 0]  # a client without data stays unobserved
-        weights, omega = client_weights(work.num_examples[cohort], self.weights), state.omega[None]
-        thetas = work.fit(state.models, cohort, labels, prox=self.lambda_, centers=omega)  # lines 19-20, 28
-        models = mean_by_cluster(thetas, labels, weights, into=state.models)  # lines 23-25
-        turns = self._training_order(cohort, work, rng)
-        omegas = self._train_omega(omega, cohort[turns], work)  # line 29
-        omega = mean_by_cluster(omegas, torch.zeros_like(labels), weights[turns], into=omega)  # line 22
-        trained = thetas.trained & omegas.trained[turns.argsort()]
-        info = Info(
-            loss=thetas.loss,
+        models, info, thetas = average_in_clusters(  # lines 19-20, 23-25 and 28
+            work, state.models, cohort, labels, self.weights, prox=self.lambda_, centers=state.omega[None]
+        )
+        omega, trained = self.train_omega(state.omega, cohort, work, rng)  # lines 22 and 29
+        info = replace(
+            info,
             down=len(asked) + 2 * len(cohort),
-            up=len(fresh) + int(thetas.trained.sum()) + int(omegas.trained.sum()),
-            skipped=len(asked) - len(fresh) + int((~trained).sum()),
-            scores={
-                "clusters/objective": objective(state),
-                "train/discrepancy": discrepancy(thetas, models, labels, work.layout.num_parameters),
-            },
-            similarity=self._similarity(state, cohort, fresh, psi),
+            up=len(fresh) + info.up + int(trained.sum()),
+            skipped=len(asked) - len(fresh) + int((~(thetas.trained & trained)).sum()),
+            scores=info.scores | {"clusters/objective": objective(state)},
+            similarity=self.similarity(state, cohort, fresh, psi),
             tables={"cosines": cosine_histogram(compared)},
         )
-        return replace(state, models=models, omega=omega[0]), info
+        return replace(state, models=models, omega=omega), info
 
     def place(
         self, state: StoCFLState, clients: Tensor, work: LocalWork, rng: torch.Generator
@@ -158,23 +139,19 @@ class StoCFL(Algorithm):
         found, psi = self._ask_for_psi(state, clients.sort().values, work)
         best, nearest, closeness = nearest_cluster(state, psi, keep=True)  # step 1
         joins = (best >= self.tau) & (self.tau < 1)  # step 2
-        state = add_members(state, found[joins], psi[joins], nearest[joins], keep=self._keeps_psi)
+        state = self.observe(state, found[joins], psi[joins], nearest[joins])
         if not joins.all():
             alone, own = found[~joins], psi[~joins]
             groups = merge_by_threshold(own, self.tau)
             _, start, _ = nearest_cluster(state, mean_by_cluster(own, groups))
             # a start of -1 selects omega, the last row
             state, numbers = create_clusters(state, torch.cat([state.models, state.omega[None]])[start])
-            state = add_members(state, alone, own, numbers[groups], keep=self._keeps_psi)
+            state = self.observe(state, alone, own, numbers[groups])
         closeness = None if closeness is None else reorder_rows(closeness, found, clients)
         return state, Info(down=len(clients), up=len(found), skipped=len(clients) - len(found), closeness=closeness)
 
     def serve(self, state: StoCFLState, clients: Tensor) -> Assignment:
-        return Assignment(state.models, clusters_of(state.index, clients), {"global": state.omega})
-
-    @property
-    def _keeps_psi(self) -> bool:
-        return self.representation == "sampled"
+        return replace(super().serve(state, clients), extra={"global": state.omega})
 
     def _sketch(self, work: LocalWork, seed: int) -> Sketch:
         columns = work.layout.num_parameters
@@ -201,38 +178,37 @@ class StoCFL(Algorithm):
         labels = clusters_of(state.index, cohort)
         known, labels = cohort[labels >= 0], labels[labels >= 0]
         touched, place = labels.unique(return_inverse=True)
-        rows = state.sums[touched]  # line 10: a mean has the direction of its sum
-        if self._keeps_psi and len(known):
-            rows = torch.zeros_like(rows).index_add(0, place, state.psi_of(known))
+        rows = self.represent(state, touched, known, place)  # line 10
         if not len(touched) + len(fresh):
             return state, [rows, psi]
         groups = merge_by_threshold([rows, psi], self.tau)  # lines 12-17; groups with a known cluster come first
         before, after = groups[: len(touched)], groups[len(touched) :]
-        state, lived = merge_clusters(state, touched, before, self.merged_model)
+        state, lived = merge_clusters(state, touched, before)
         state, new = create_clusters(state, state.omega.expand(int(groups.max()) + 1 - len(lived), -1))
-        state = add_members(state, fresh, psi, torch.cat([lived, new])[after], keep=self._keeps_psi)
+        state = self.observe(state, fresh, psi, torch.cat([lived, new])[after])
         return state, [rows, psi]
 
-    def _training_order(self, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Tensor:
-        """Computes the order in which clients train omega: positions in the sorted cohort, int64 `[n]`."""
-        if self.global_update == "sequential_by_draw":
-            return draw_order(cohort, len(work.num_examples), rng).argsort()
-        return torch.arange(len(cohort))
+    # what the published code does otherwise
 
-    def _train_omega(self, omega: Tensor, cohort: Tensor, work: LocalWork) -> Fitted:
-        if self.global_update == "parallel":
-            return work.fit(omega, cohort, purpose="omega")
-        return Fitted(_one_after_another(omega, cohort, work), work.num_examples[cohort], held=False)
+    def observe(self, state: StoCFLState, clients: Tensor, psi: Tensor, clusters: Tensor) -> StoCFLState:
+        """Adds clients `[n]` with their Psi `[n, s]` to clusters `[n]`."""
+        return add_members(state, clients, psi, clusters)
 
-    def _similarity(self, state: StoCFLState, cohort: Tensor, fresh: Tensor, psi: Tensor) -> Similarity | None:
-        if len(cohort) < 2 or (not self._keeps_psi and len(fresh) < len(cohort)):
-            return None  # Psi of some clients is not kept
-        return Similarity(cohort, cosine_similarity(psi if len(fresh) == len(cohort) else state.psi_of(cohort)))
+    def represent(self, state: StoCFLState, clusters: Tensor, clients: Tensor, place: Tensor) -> Tensor:
+        """Computes what clusters `[k]` are compared by, `[k, s]`; a client of the round is in `clusters[place]`."""
+        return state.sums[clusters]  # a mean has the direction of its sum
 
+    def train_omega(
+        self, omega: Tensor, cohort: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Trains the global model `[d]` on all clients `[n]`; also returns which of them trained, bool `[n]`."""
+        everyone = torch.zeros_like(cohort)
+        fitted = work.fit(omega[None], cohort, purpose="omega")
+        means = mean_by_cluster(
+            fitted, everyone, client_weights(work.num_examples[cohort], self.weights), into=omega[None]
+        )
+        return means[0], fitted.trained
 
-def _one_after_another(omega: Tensor, cohort: Tensor, work: LocalWork) -> Iterator[Chunk]:
-    """Trains omega `[1, d]` sequentially: each client continues from the previous client's result (C2)."""
-    for position, client in enumerate(cohort[:, None]):
-        (chunk,) = work.fit(omega, client, purpose="omega").chunks()
-        omega = chunk.models
-        yield replace(chunk, start=position)
+    def similarity(self, state: StoCFLState, cohort: Tensor, fresh: Tensor, psi: Tensor) -> Similarity | None:
+        """Compares the clients of a round by Psi, which is known only of those that sent it now."""
+        return Similarity(cohort, cosine_similarity(psi)) if len(cohort) == len(fresh) > 1 else None

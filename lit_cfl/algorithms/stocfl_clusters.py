@@ -5,16 +5,14 @@ lowest of their numbers, and the others become free for new clusters.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import mean_by_cluster
 from lit_cfl.clustering import assign, cosine_similarity, direction_cosines
 from lit_cfl.clustering.products import ROWS_AT_ONCE, Rows
 
-MergedModel = Literal["larger", "average"]
 _BINS = 40  # number of bins of the histogram of cosines
 _AT_ONCE = 2**22  # number of cosines between clients and clusters that are computed at once
 _MOST_KEPT = 2**24  # maximum number of cosines that `nearest_cluster` also returns
@@ -30,12 +28,7 @@ class StoCFLState:
     sums: Tensor  # sum of the members' Psi [C, s]
     counts: Tensor  # number of Psi in each sum, int64 [C]; 0 = the cluster number is free
     index: Tensor  # [clients], -1 = never observed, which is a cluster by itself
-    psi: dict[int, Tensor]  # Psi of each observed client [s]; empty unless `representation` is `sampled`
     sketch_seed: int
-
-    def psi_of(self, clients: Tensor) -> Tensor:
-        """Returns Psi of observed clients `[n, s]`."""
-        return torch.stack([self.psi[client] for client in clients.tolist()])
 
 
 def create_clusters(state: StoCFLState, models: Tensor) -> tuple[StoCFLState, Tensor]:
@@ -51,35 +44,31 @@ def create_clusters(state: StoCFLState, models: Tensor) -> tuple[StoCFLState, Te
     return replace(state, models=grown, sums=longer(state.sums), counts=longer(state.counts)), numbers
 
 
-def add_members(state: StoCFLState, clients: Tensor, psi: Tensor, clusters: Tensor, *, keep: bool) -> StoCFLState:
-    """Adds clients `[n]` with their Psi `[n, s]` to clusters `[n]`; stores each client's Psi only if `keep`."""
+def add_members(state: StoCFLState, clients: Tensor, psi: Tensor, clusters: Tensor) -> StoCFLState:
+    """Adds clients `[n]` with their Psi `[n, s]` to clusters `[n]`."""
     return replace(
         state,
         sums=state.sums.index_add(0, clusters, psi),
         counts=state.counts.index_add(0, clusters, torch.ones_like(clusters)),
         index=assign(state.index, clients, clusters),
-        psi=state.psi | {client: row.clone() for client, row in zip(clients.tolist(), psi, strict=True) if keep},
     )
 
 
-def merge_clusters(
-    state: StoCFLState, clusters: Tensor, groups: Tensor, merged_model: MergedModel
-) -> tuple[StoCFLState, Tensor]:
+def merge_clusters(state: StoCFLState, clusters: Tensor, groups: Tensor) -> tuple[StoCFLState, Tensor]:
     """Merges clusters `[n]` by group `[n]`; returns the state and, for each group, the lowest number of its clusters.
 
-    Args:
-        merged_model: Theta of merged clusters: that of the `larger` cluster (ties: the lower number), or the `average`
-            by size (C24).
+    Merged clusters have the theta of the largest (ties: the lowest number) (C24).
     """
     numbers = _lowest(clusters, groups)
     if len(numbers) == len(clusters):
         return state, numbers  # nothing merges
     sizes, into = state.counts[clusters], numbers[groups]
-    weights = _largest(sizes, groups) if merged_model == "larger" else sizes
+    order = sizes.argsort(descending=True, stable=True)
+    larger = clusters[order[_lowest(order.argsort(), groups)]]
     renamed = torch.arange(len(state.counts)).index_copy(0, clusters, into)
     merged = replace(
         state,
-        models=state.models.index_copy(0, numbers, mean_by_cluster(state.models[clusters], groups, weights)),
+        models=state.models.index_copy(0, numbers, state.models[larger]),
         sums=state.sums.index_fill(0, clusters, 0).index_add(0, into, state.sums[clusters]),
         counts=state.counts.index_fill(0, clusters, 0).index_add(0, into, sizes),
         index=torch.where(state.index >= 0, renamed[state.index.clamp(min=0)], -1),
@@ -91,12 +80,6 @@ def _lowest(values: Tensor, groups: Tensor) -> Tensor:
     """Finds the lowest value of each group, int64 `[groups]`; groups are numbered from 0 without gaps."""
     number = int(groups.max()) + 1 if len(groups) else 0
     return values.new_zeros(number).scatter_reduce(0, groups, values, "amin", include_self=False)
-
-
-def _largest(sizes: Tensor, groups: Tensor) -> Tensor:
-    """Marks the largest value of each group with 1 (the first if several are equal), and all others with 0: `[n]`."""
-    rank = sizes.argsort(descending=True, stable=True).argsort()
-    return (rank == _lowest(rank, groups)[groups]).double()
 
 
 def nearest_cluster(state: StoCFLState, psi: Tensor, *, keep: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -8,8 +8,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from lit_cfl.errors import InputError, require_word
 
-Angles = Literal["smallest", "sum", "vectors"]
-"""Distance of two subspaces, by their principal angles or by the vectors that span them."""
+Angles = Literal["smallest", "sum"]
+"""Distance of two subspaces, by their principal angles."""
 
 _PAIRS_AT_ONCE = 2**22  # maximum number of inner products at once
 
@@ -50,8 +50,7 @@ def subspace_angles(bases: Tensor, others: Tensor, which: Angles) -> Tensor:
         bases: Rows that span each subspace `[n, m, d]`; rows of zeros are ignored.
         others: Rows that span the other subspaces `[k, l, d]`.
         which: Measure: `smallest` principal angle (paper, Eq. 2), in [0, 90]; `sum` of the principal angles, of which
-            there are as many as the smaller subspace has dimensions; `vectors`: the smallest angle between a row of one
-            and a row of the other, regardless of their signs (published code), in [0, 90].
+            there are as many as the smaller subspace has dimensions.
 
     Returns:
         float64 `[n, k]`; 90 for a subspace without dimensions.
@@ -60,25 +59,20 @@ def subspace_angles(bases: Tensor, others: Tensor, which: Angles) -> Tensor:
         InputError: an unknown measure.
     """
     require_word("angles", which, get_args(Angles))
-    bases, others = (rows.double() if which == "vectors" else _orthonormal(rows) for rows in (bases, others))
+    bases, others = _orthonormal(bases), _orthonormal(others)
     tile = max(1, _PAIRS_AT_ONCE // max(1, bases.shape[1] * others.shape[0] * others.shape[1]))
     return torch.cat([_angles(part, others, which) for part in bases.split(tile)])
 
 
 def _angles(bases: Tensor, others: Tensor, which: Angles) -> Tensor:
     products = torch.einsum("imd,kld->ikml", bases, others)
-    if which == "vectors":
-        return _degrees(products.abs().amax((2, 3)))
-    degrees = _degrees(torch.linalg.svdvals(products))  # ascending, as cosines descend
+    cosines: Tensor = torch.linalg.svdvals(products)
+    degrees = cosines.clamp(max=1).arccos().rad2deg()  # ascending, as cosines descend
     if which == "smallest":
         return degrees[:, :, 0]
     smaller = torch.minimum(_dimensions(bases)[:, None], _dimensions(others)).clamp(min=1)
     counted = torch.arange(degrees.shape[2]) < smaller[:, :, None]
     return (degrees * counted).sum(2)
-
-
-def _degrees(cosines: Tensor) -> Tensor:
-    return cosines.clamp(max=1).arccos().rad2deg()
 
 
 def _orthonormal(bases: Tensor) -> Tensor:

@@ -223,11 +223,6 @@ class Engine:
         """Seeds the global random generators within the block, and restores them afterwards."""
         return seed_globally(derive(self.seed, purpose, *ids), self.device)
 
-    def penalties(self, models: Tensor) -> Tensor:
-        """Computes the penalty that the task adds to every training loss: float64 `[K]`, 0 without a penalty."""
-        with self._evaluating() as scorer:
-            return scorer.penalties(models)
-
     @contextmanager
     def _evaluating(self) -> Iterator[Scorer]:
         """Yields the scorer. Models that draw random numbers draw the same ones each time.

@@ -107,12 +107,11 @@ class RoundWork:
             done += len(rows)
         return found
 
-    def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
+    def losses(self, models: Tensor, clients: Tensor) -> Tensor:
         sums = torch.zeros(len(clients), len(models), dtype=torch.float64)
         for owners, losses in self._losses_in_parts(models, clients):
             sums.index_add_(0, owners, losses.T)
-        means = sums / self.data.num_examples[clients][:, None]  # 0 / 0 is nan for a client without data
-        return means + self.engine.penalties(models) if penalised else means
+        return sums / self.data.num_examples[clients][:, None]  # 0 / 0 is nan for a client without data
 
     def example_losses(self, models: Tensor, clients: Tensor) -> Tensor:
         none = torch.empty(len(models), 0, dtype=torch.float64)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lit_cfl.data import Examples
 from lit_cfl.devices import send
-from lit_cfl.engines.task_protocol import Batch, mixed_outcomes_of, outcomes_of, penalty_of
+from lit_cfl.engines.task_protocol import Batch, mixed_outcomes_of, outcomes_of
 from lit_cfl.errors import InputError, note_on_error
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.scores import per_example, scores_of
@@ -155,14 +155,6 @@ class Scorer:
             )
         return Outcomes(losses, values, weights, rows[last:].T if len(rows) > last else None)
 
-    @torch.no_grad()
-    def penalties(self, models: Tensor) -> Tensor:
-        """Computes the penalty that the task adds to every training loss: float64 `[K]`, 0 without a penalty."""
-        found = []
-        for row in models:
-            self._load(row)
-            found.append(penalty_of(self._module))
-        return torch.tensor(found, dtype=torch.float64)
 
 
 def split_reads(count: int) -> list[slice]:

@@ -85,12 +85,6 @@ def users_errors(before: str, after: Callable[[Exception], str] = lambda error: 
         raise InputError(f"{before}{short_error(error)}{error_place(error)}{after(error)}") from error
 
 
-def penalty_of(module: LightningModule) -> float:
-    """Computes the penalty that a module adds in `losses`, but not in its `outcomes`; 0 without a method `penalty`."""
-    penalty = _penalty_method(module)
-    return 0.0 if penalty is None else float(penalty())
-
-
 def _penalty_method(module: LightningModule) -> Callable[[], Tensor] | None:
     found: Any = getattr(module, "penalty", None)  # may be a number, a layer, or a method of the user's
     if not callable(found) or isinstance(found, nn.Module):

@@ -43,7 +43,6 @@ class QuadraticWork:
         steps: E of the run's budget.
         chunk_size: Number of clients in a chunk: fits of more clients are read in chunks and not held; None = all fits
             are held.
-        kernel_l2: Penalised losses are F_i(w) + kernel_l2 * |w|^2; training ignores the penalty.
         true_clusters: True clusters, int64 `[clients]`, -1 = unknown; None = algorithms that ask for them are refused.
 
     Example:
@@ -64,7 +63,6 @@ class QuadraticWork:
         chunk_size: int | None = None,
         skew: str = "other",
         seed: int = 0,
-        kernel_l2: float = 0.0,
         true_clusters: Tensor | None = None,
     ) -> None:
         d = centers.shape[1]
@@ -73,7 +71,7 @@ class QuadraticWork:
         sizes = layers or {"conv1": d // 2, "fc1": d - d // 2}
         self.layout = ParameterLayout.of_layers({layer: size for layer, size in sizes.items() if size})
         self.steps, self.chunk_size, self.skew, self.seed = steps, chunk_size, skew, seed
-        self.kernel_l2, self.round, self._true_clusters = kernel_l2, 0, true_clusters
+        self.round, self._true_clusters = 0, true_clusters
         self.population, self.costs = torch.arange(len(centers)), LocalCosts()
         self.bytes_up = 0
 
@@ -147,11 +145,10 @@ class QuadraticWork:
         self._count(torch.ones_like(clients), clients)
         return rows if sketch is None else sketch(rows)
 
-    def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
+    def losses(self, models: Tensor, clients: Tensor) -> Tensor:
         self.costs.scored += int(self.num_examples[clients].sum()) * len(models)
         plain = torch.stack([self._loss(model, self.centers[clients]) for model in models], dim=1)
-        plain = plain.where(self.num_examples[clients, None] > 0, float("nan"))
-        return plain + self.kernel_l2 * models.square().sum(1) if penalised else plain
+        return plain.where(self.num_examples[clients, None] > 0, float("nan"))
 
     def example_losses(self, models: Tensor, clients: Tensor) -> Tensor:
         return self.losses(models, clients).T.double().repeat_interleave(self.num_examples[clients], dim=1)

@@ -48,8 +48,8 @@ class WithBuffers(QuadraticWork):
         rows = torch.cat([super().gradients(model[:COLUMNS], clients), torch.zeros(len(clients), 2).double()], 1)
         return rows if sketch is None else sketch(rows)
 
-    def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
-        return super().losses(models[:, :COLUMNS], clients, penalised=penalised)
+    def losses(self, models: Tensor, clients: Tensor) -> Tensor:
+        return super().losses(models[:, :COLUMNS], clients)
 
     def map(self, function: ClientFunction, clients: Tensor, model: Tensor | None = None) -> list[Statistic | None]:
         return super().map(function, clients, None if model is None else model[:COLUMNS])

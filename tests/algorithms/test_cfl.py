@@ -160,8 +160,6 @@ def opposite(*sides: float) -> QuadraticWork:
         ({"eps1": 1e-9}, True),  # u is 0
         ({"warmup_rounds": 6}, False),
         ({"warmup_rounds": 5}, True),
-        ({"gamma_max": 0.99}, True),  # the largest cosine across is -1, so gamma_max may be anything below 1
-        ({"gamma_max": 1.0}, False),
     ],
 )
 def test_two_opposite_tasks_are_split_under_these_rules_alone(options: dict[str, float], split: bool):
@@ -187,16 +185,6 @@ def test_cluster_of_two_is_never_split_and_one_of_three_is():
         assert len(state.models) == clusters
 
 
-def test_gamma_max_is_held_against_the_largest_cosine_across():  # Theorem 1
-    across = -2.75 / (1.25 * 9.25) ** 0.5
-    allowed = ((1 - across) / 2) ** 0.5  # 0.951
-    for gamma_max, clusters in {allowed - 1e-6: 2, allowed + 1e-6: 1}.items():
-        algorithm = replace(BY_HAND, gamma_max=gamma_max)
-        state, info = algorithm.round(begun(algorithm, work_of(), 2, 0), EVERYONE, work_of(), rng())
-        assert len(state.models) == clusters
-        assert info.similarity is not None  # the similarity of a refused split is also shown
-
-
 def test_single_linkage_finds_the_optimal_bipartition_and_complete_does_not():  # C29
     angles = torch.tensor([0, 38, 80, 121, 170]).double().deg2rad()
     work = work_of(torch.stack([angles.cos(), angles.sin()], 1), ids(1, 2, 3, 4, 5))
@@ -208,16 +196,10 @@ def test_single_linkage_finds_the_optimal_bipartition_and_complete_does_not():  
 
 
 @pytest.mark.parametrize(
-    ("weights", "criterion", "model", "u"),
-    [
-        ("examples", "examples", [1, 0], 1.0),
-        ("examples", "equal", [1, 0], 0.0),
-        ("equal", "examples", [0, 0], 1.0),
-        ("equal", "equal", [0, 0], 0.0),
-    ],
+    ("weights", "model", "u"), [("examples", [1, 0], 1.0), ("equal", [0, 0], 0.0)]
 )
-def test_mean_and_criterion_have_weights_of_their_own(weights: str, criterion: str, model: list[float], u: float):
-    algorithm = replace(BY_HAND, weights=weights, criterion_weights=criterion)  # C32
+def test_mean_and_criterion_have_the_same_weights(weights: str, model: list[float], u: float):  # C32
+    algorithm = replace(BY_HAND, weights=weights)
     state, info = algorithm.round(begun(algorithm, work_of(), 0, 0), EVERYONE, work_of(), rng())
     assert info.clusters["u"][0] == u
     assert state.models.tolist() == ([model] if u else [model, model])  # the cluster is split if u is below eps1
@@ -299,8 +281,6 @@ def test_newcomer_with_a_zero_update_goes_to_the_part_with_the_old_number():
         ({"eps1": float("nan")}, "eps1 is nan"),
         ({"eps2": -0.5}, "eps2 is -0.5"),
         ({"warmup_rounds": -1}, "warmup_rounds is -1"),
-        ({"gamma_max": 1.2}, "gamma_max is 1.2; give 0 to 1, or null"),
-        ({"gamma_max": -0.1}, "gamma_max is -0.1"),
     ],
 )
 def test_impossible_options_are_refused(options: dict[str, float], words: str):

@@ -62,7 +62,6 @@ def clusters(*models: float, of: Tensor, work: QuadraticWork, sizes: tuple[int, 
         index=of,
         losses=work.losses(rows, torch.arange(len(of))).min(1).values,
         sizes=torch.bincount(of, work.num_examples, number).long() if sizes is None else torch.tensor(sizes),
-        used=torch.zeros(number, dtype=torch.int64),
         new=torch.zeros(number, dtype=torch.bool),
     )
 
@@ -224,29 +223,6 @@ def test_number_of_a_merged_cluster_is_free_for_the_next_new_one():
     assert served(state) == [0.0, -9.0, 9.0]
 
 
-def test_limit_takes_the_place_of_the_model_unused_for_the_longest_and_never_of_one_in_use():
-    limited = replace(ONE, max_clusters=3)
-    work = line(0.0, 0.0)
-    before = clusters(0.0, 20.0, -20.0, of=ids(0, 0), work=work, sizes=(2, 1, 1))
-    before = replace(before, used=ids(5, 4, 3))
-    state, info = after_round(before, limited, line(0.0, 9.0), 6)
-    assert (rows(info), state.models[:, 0].tolist()) == ([(1, 0, 2, 1)], [0.0, 20.0, 9.0])
-    full = clusters(0.0, 8.0, of=ids(0, 1), work=line(0.0, 8.0))
-    state, info = after_round(full, replace(limited, max_clusters=2), line(-50.0, 90.0), 6)
-    assert (info.scores["shift/detected"], info.scores["shift/migrated"], rows(info)) == (
-        2,
-        0,
-        [(0, 0, 0, 1), (1, 1, 1, 1)],
-    )
-    assert (len(state.models), served(state)) == (2, [-50.0, 90.0])
-
-
-def test_place_that_is_taken_leaves_no_client_with_the_model_of_another_concept():
-    before = clusters(0.0, 20.0, of=ids(0, 0, 1), work=line(0.0, 0.0, 20.0))
-    state, _ = after_round(before, replace(ONE, max_clusters=2), line(0.0, -60.0, 20.0, sizes=(1, 1, 0)), 6)
-    assert state.index.tolist() == [0, 1, -1]  # client 2 has no data, and its model was replaced
-
-
 def test_each_client_starts_alone_and_like_clients_merge():
     algorithm = FedDrift(delta=2.0, step_rounds=2)
     work = line(0.0, 0.6, 8.0, 8.2, 0.2, sizes=(1, 2, 1, 3, 1))
@@ -347,16 +323,6 @@ def test_saved_and_loaded_after_each_round_it_is_the_same_while_clusters_appear_
 def test_options_that_do_not_fit_are_refused(options: dict, why: str):
     with pytest.raises(InputError, match=why):
         FedDrift(**options)
-
-
-def test_limit_below_the_clients_that_each_start_a_model_is_refused():
-    with pytest.raises(
-        InputError,
-        match="with start: clients each of the 3 clients starts a model; raise max_clusters to 3",
-    ):
-        FedDrift(max_clusters=2).check(line(0.0, 1.0, 2.0))
-    FedDrift(max_clusters=3).check(line(0.0, 1.0, 2.0))
-    FedDrift(max_clusters=2, start="one").check(line(0.0, 1.0, 2.0))
 
 
 def test_it_answers_as_the_authors_code_where_clusters_are_compared_on_present_data():

@@ -9,6 +9,7 @@ from quadratic import ids, quadratic_clients, rng
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from experiments_published import PublishedFeSEM
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.algorithms.fesem import FeSEM, FeSEMState
 from lit_cfl.errors import InputError
@@ -108,7 +109,7 @@ def test_first_weights_take_one_drawn_member_of_each_cluster():  # check 8, C1
         for cohort in (ids(0, 1, 2), ids(2, 1, 0)):
             state = start(work, 1.0, 9.0, index=(0, 1, 1))
             drawing = torch.Generator().manual_seed(seed)
-            after, _ = replace(TWO, weights="drawn_first").round(state, cohort, work, drawing)
+            after, _ = PublishedFeSEM(2).round(state, cohort, work, drawing)
             found.append(after.models[:, 0].tolist())
         assert found[0] == found[1]  # the order of the cohort does not matter
         seen.add(tuple(found[0]))
@@ -126,7 +127,7 @@ def test_one_cluster_is_fedavg(two_sides: QuadraticWork, weights: str):  # check
 
 
 def test_same_start_puts_all_first_time_clients_into_one_cluster(two_sides: QuadraticWork):  # check 7, C14
-    algorithm = FeSEM(start_partition="same")
+    algorithm = PublishedFeSEM(same_start=True, drawn_first=False)
     state, _ = algorithm.init(two_sides, rng())
     state, _ = algorithm.round(state, ids(0, 1, 2, 3, 4), two_sides, rng())
     assert state.index.tolist() == [0, 0, 0, 0, 0, -1, -1, -1]
@@ -146,21 +147,6 @@ def test_random_start_spreads_first_time_clients():  # C14
     assert some.index[[3, 7, 250]].tolist() == whole.index[[3, 7, 250]].tolist()  # the draws are made for all ids
 
 
-def test_distance_may_be_over_the_last_layer_alone():  # C15
-    centers = torch.zeros(2, 4, dtype=torch.float64)
-    work = QuadraticWork(centers, ids(1, 2), 0.5, layers={"conv1": 2, "fc1": 2})
-    models = torch.tensor([[9.0, 9.0, 1.0, 1.0], [0.0, 0.0, 3.0, 3.0]], dtype=torch.float64)
-    found = {}
-    for cluster_on in ("all", "last_layer"):
-        algorithm = replace(TWO, cluster_on=cluster_on)
-        state = replace(algorithm.init(work, rng())[0], index=ids(1, -1), models=models)
-        state, _ = algorithm.round(state, ids(0), work, rng())  # W_0 is (0, 0, 1.5, 1.5)
-        state, _ = algorithm.round(replace(state, models=models), ids(0), work, rng())
-        found[cluster_on] = state.index[0].item()
-        assert len(state.last[0]) == (4 if cluster_on == "all" else 2)
-    assert found == {"all": 1, "last_layer": 0}
-
-
 def test_running_statistics_are_not_part_of_a_distance():
     work = QuadraticWork(torch.zeros(1, 8, dtype=torch.float64), ids(3), 0.5)
     work.layout = ParameterLayout.of(nn.BatchNorm1d(2))  # 4 columns of parameters, and 4 of running statistics
@@ -168,16 +154,6 @@ def test_running_statistics_are_not_part_of_a_distance():
     state = replace(TWO.init(work, rng())[0], models=far, last={0: torch.zeros(4, dtype=torch.float64)})
     after, _ = TWO.round(state, ids(0), work, rng())
     assert after.index.tolist() == [0]
-
-
-def test_last_layer_is_the_kernel_without_the_bias():
-    net = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))  # 6 + 2 columns, then 2 + 1
-    work = QuadraticWork(torch.zeros(1, 11, dtype=torch.float64), ids(3), 0.5)
-    work.layout = ParameterLayout.of(net)
-    algorithm = replace(TWO, cluster_on="last_layer")
-    state, _ = algorithm.init(work, rng())
-    after, _ = algorithm.round(state, ids(0), work, rng())
-    assert_close(after.last[0], after.models[after.index[0]][8:10])
 
 
 def test_rows_of_clients_that_did_not_train_are_shared(two_sides: QuadraticWork):

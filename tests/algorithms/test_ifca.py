@@ -7,6 +7,7 @@ import torch
 from quadratic import ids, rng
 from torch.testing import assert_close
 
+from experiments_published import PublishedIFCA
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.algorithms.ifca import IFCA, IFCAState
 from lit_cfl.errors import InputError
@@ -123,7 +124,7 @@ def test_first_weights_take_one_drawn_member_of_each_cluster():  # check 8, C1
         found = []
         for cohort in (ids(0, 1, 2, 3), ids(3, 2, 1, 0)):
             drawing = torch.Generator().manual_seed(seed)
-            after, _ = replace(TWO, weights="drawn_first").round(state, cohort, work, drawing)
+            after, _ = PublishedIFCA(2).round(state, cohort, work, drawing)
             found.append(after.models[:, 0].tolist())
         assert found[0] == found[1]  # the order of the cohort does not matter
         seen.add(tuple(round(value, 9) for value in found[0]))
@@ -140,10 +141,10 @@ def test_client_without_data_stays_where_it_is():
 
 
 def test_estimate_may_count_the_penalty():  # C11
-    work = line(-2.0, kernel_l2=0.5)
+    work = line(-2.0)
     state = start(work, 1.0, -4.0)  # losses 4.5 and 2; with 0.5 |w|^2 they are 5 and 10
     plain, _ = TWO.place(state, ids(0), work, rng())
-    penalised, info = replace(TWO, assign_with_l2=True).place(state, ids(0), work, rng())
+    penalised, info = PublishedIFCA(2, drawn_first=False, kernel_l2=0.5, kernels=("*",)).place(state, ids(0), work, rng())
     assert (plain.index.tolist(), penalised.index.tolist()) == ([1], [0])
     assert info.closeness is not None
     assert info.closeness.tolist() == [[-5.0, -10.0]]
@@ -194,8 +195,6 @@ def test_bad_hyper_parameters_are_refused():
         IFCA(num_clusters=0)
     with pytest.raises(InputError, match="shift_threshold is"):
         IFCA(shift_threshold=-0.1)
-    with pytest.raises(InputError, match="weights 'drawn_first' cannot be used with averaging gradients"):
-        IFCA(averaging="gradients", weights="drawn_first")
 
 
 def test_more_clusters_than_clients_with_data_are_refused():

@@ -110,17 +110,16 @@ def test_skew_chooses_the_layer_as_in_the_paper(skew: str, sizes: dict[str, int]
     assert info.tables == {"layers": []}
 
 
-@pytest.mark.parametrize("score", ["silhouette", "gap"])
 @pytest.mark.parametrize("layer", LAYERS)
-def test_auto_finds_the_layer_in_which_the_clients_differ(layer: str, score: str):
-    algorithm = replace(ALWAYS, layers="auto", layer_score=score)
+def test_auto_finds_the_layer_in_which_the_clients_differ(layer: str):
+    algorithm = replace(ALWAYS, layers="auto")
     state, info = split(algorithm, layered({layer: 3.0}))
     assert state.layers == [[layer]]
     assert state.index.tolist() == PAIRS[layer]
     rows = {row["layer"]: row for row in info.tables["layers"]}
     assert list(rows) == list(LAYERS)
     assert {name: row["chosen"] for name, row in rows.items()} == {name: int(name == layer) for name in LAYERS}
-    assert max(rows, key=lambda name: rows[name][score]) == layer
+    assert max(rows, key=lambda name: rows[name]["silhouette"]) == layer
     assert rows[layer]["gap"] > 0.5  # the chosen layer separates the clusters well
     assert min(row["gap"] for row in rows.values()) < 0  # a layer of noise does not
     assert all(-1 <= row["silhouette"] <= 1 and -2 <= row["gap"] <= 2 for row in rows.values())
@@ -138,11 +137,10 @@ def test_auto_scores_a_layer_by_the_bipartition_of_the_linkage(linkage: str, wit
     assert row["gap"] == pytest.approx(least_within - greatest_across)
 
 
-@pytest.mark.parametrize("on", ["whole", "layer"])
-def test_cluster_whose_largest_update_is_exactly_eps2_is_not_split(on: str):
+def test_cluster_whose_largest_update_is_exactly_eps2_is_not_split():
     work = opposite(1, -1, -1, 1)  # updates are 2 and -2
     for eps2, clusters in {2.0: 1, 1.999: 2}.items():
-        algorithm = replace(ALWAYS, layers=["*"], eps2=eps2, eps2_on=on)
+        algorithm = replace(ALWAYS, layers=["*"], eps2=eps2)
         assert len(split(algorithm, work)[0].models) == clusters
 
 
@@ -178,22 +176,6 @@ def test_layer_is_chosen_again_at_each_split():
     assert clusters == [0, 0, 0, 0, 1, 1]  # two layers in each split
 
 
-def test_eps2_is_held_against_the_whole_update_or_the_layers():  # C33
-    work, start = layered({"conv1": 9.0, "fc1": 1.0}), torch.full((6,), 3.0).double()
-    whole, layer = ((work.centers - start)[:, first:].norm(dim=1).max().item() / 2 for first in (0, 4))
-    assert layer < whole - 1
-    for distance in ("delta_cos", "l2"):
-        for eps2, on, clusters in [
-            (layer + 0.01, "whole", 2),
-            (layer + 0.01, "layer", 1),
-            (layer - 0.01, "layer", 2),
-            (whole + 0.01, "whole", 1),
-        ]:
-            algorithm = replace(ALWAYS, layers=["fc1"], distance=distance, eps2=eps2, eps2_on=on)
-            state, _ = algorithm.round(begun(algorithm, work, *start.tolist()), work.population, work, rng())
-            assert len(state.models) == clusters
-
-
 def test_fit_read_in_chunks_gives_the_same_by_weights():
     algorithm = replace(ALWAYS, layers="auto", distance="cos")
     whole, read = (split(algorithm, layered({"fc1": 3.0}, chunk_size=size)) for size in (None, 4))
@@ -226,15 +208,6 @@ def test_pattern_without_a_match_is_refused_with_the_layers():
         with pytest.raises(InputError, match=r"the layers are: conv1 \(conv2d\), conv2 \(conv2d\), fc1 \(linear\)"):
             replace(ALWAYS, layers=patterns).check(layered({}))
     replace(ALWAYS, layers=["fc*", "conv[-1]"]).check(layered({}))
-
-
-def test_theorem_of_cosines_is_refused_for_distances():
-    for distance in ("l2", "delta_l2"):
-        with pytest.raises(
-            InputError, match=rf"gamma_max is 0.3, but its test \(Theorem 1\) does not apply to distance {distance};"
-        ):
-            LayerCFL(gamma_max=0.3, distance=distance)
-    LayerCFL(gamma_max=0.3, distance="cos")
 
 
 def test_run_leaves_the_scores_as_table_and_picture(pictures: None, tmp_path: Path):

@@ -11,8 +11,9 @@ from quadratic import ids, quadratic_clients, rng
 from torch import Tensor
 from torch.testing import assert_close
 
+from experiments_published import PublishedPACFL, vectors_of_labels
 from lit_cfl.algorithms import PACFL, FedAvg
-from lit_cfl.algorithms.pacfl import PACFLState, vectors_of_client
+from lit_cfl.algorithms.pacfl import PACFLState
 from lit_cfl.clustering import agglomerate
 from lit_cfl.clustering.subspaces import left_singular_vectors, pad_bases, subspace_angles
 from lit_cfl.errors import InputError, Notice
@@ -51,7 +52,7 @@ def of_clients(name: str, subspace: str) -> Tensor:
     found = []
     for inputs, labels in zip(PUBLISHED[name]["inputs"], PUBLISHED[name]["labels"], strict=True):
         examples, marks = torch.tensor(inputs, dtype=torch.float64), torch.tensor(labels)
-        found.append(vectors_of_client(examples, marks, number=2, each_label=subspace == "each_label"))
+        found.append(vectors_of_labels(examples, marks, 2) if subspace == "each_label" else left_singular_vectors(examples, 2))
     return pad_bases(found)
 
 
@@ -60,7 +61,7 @@ def test_planes_that_share_a_line_and_are_turned_around_it_by_30_degrees():
     turned = rows([1, 0, 0], [0, math.cos(math.pi / 6), math.sin(math.pi / 6)])[None]
     assert_close(subspace_angles(flat, turned, "smallest"), rows([0]), atol=1e-6, rtol=0)
     assert_close(subspace_angles(flat, turned, "sum"), rows([30]), atol=1e-6, rtol=0)
-    assert_close(subspace_angles(flat, turned, "vectors"), rows([0]), atol=1e-6, rtol=0)
+    assert_close(PublishedPACFL().angles_between(flat, turned), rows([0]), atol=1e-6, rtol=0)
 
 
 def test_principal_angles_depend_on_the_subspaces_alone_and_those_of_vectors_on_the_vectors():
@@ -68,8 +69,8 @@ def test_principal_angles_depend_on_the_subspaces_alone_and_those_of_vectors_on_
     slanted = rows(at_angle(20), at_angle(65))  # another, not orthonormal basis of the same plane
     for which in ("smallest", "sum"):
         assert_close(subspace_angles(flat[None], slanted[None], which), rows([0]), atol=2e-6, rtol=0)
-    assert_close(subspace_angles(flat[None], slanted[None], "vectors"), rows([20]))
-    assert_close(subspace_angles(one[None], -rows(at_angle(25))[None], "vectors"), rows([25]))
+    assert_close(PublishedPACFL().angles_between(flat[None], slanted[None]), rows([20]))
+    assert_close(PublishedPACFL().angles_between(one[None], -rows(at_angle(25))[None]), rows([25]))
 
 
 def test_a_smaller_subspace_has_as_many_angles_as_it_has_dimensions_and_one_without_any_is_at_90():
@@ -99,7 +100,7 @@ def test_first_singular_vectors_are_those_of_the_largest_values_and_no_more_than
 @pytest.mark.parametrize("name", ["nonnegative", "signed"])
 def test_angles_of_vectors_and_clusters_are_those_of_the_published_code(name: str, subspace: str):
     bases, published = of_clients(name, subspace), PUBLISHED[name]
-    angles = subspace_angles(bases, bases, "vectors").fill_diagonal_(0)
+    angles = PublishedPACFL().angles_between(bases, bases).fill_diagonal_(0)
     assert_close(angles, rows(*published[f"{subspace} lines"]), atol=1e-3, rtol=0)
     for words, labels in published[f"{subspace} clusters"].items():
         linkage, threshold = words.split()
@@ -186,14 +187,14 @@ def test_newcomers_are_placed_without_labels_unless_each_label_has_a_subspace():
     state = clustered(PACFL(), work)
     work.label_counts = work.label_counts.flip(1)  # other labels, which placing does not use
     assert PACFL().place_unlabelled(state, ids(3, 2), work, rng())[0].index.tolist() == [0, 1, 0, 1]
-    with pytest.raises(InputError, match="subspace each_label compares the examples of each label, and these clients"):
-        PACFL(subspace="each_label").place_unlabelled(state, ids(3, 2), work, rng())
+    with pytest.raises(InputError, match="subspace each_label compares the examples of each label"):
+        PublishedPACFL(subspace="each_label").place_unlabelled(state, ids(3, 2), work, rng())
 
 
 def test_a_subspace_of_each_label_holds_its_vectors_side_by_side():
     labels = torch.tensor([[2, 0, 3], [0, 1, 0]])
     work = directions(0, 30, sizes=[5, 1], label_counts=labels)
-    state = clustered(PACFL(subspace="each_label", angles="vectors"), work)
+    state = clustered(PublishedPACFL(subspace="each_label"), work)
     assert state.bases.shape == (2, 2, 3)  # client 0 has two labels, client 1 only one
     assert_close(state.bases[0].abs(), rows([1, 0, 0], [1, 0, 0]))
     assert not state.bases[1, 1].any()
@@ -203,7 +204,7 @@ def test_a_subspace_of_each_label_holds_its_vectors_side_by_side():
 def test_rounding_of_labels_with_the_same_vector_is_not_a_dimension(which: str):
     scales, labels = torch.tensor([[0.3], [0.7], [0.2], [0.9]]), ids(0, 0, 1, 1)
     u, w = torch.linalg.qr(torch.randn(12, 2, generator=rng(1)))[0].T
-    bases = [vectors_of_client(scales.roll(k) * axis, labels, 2, True) for k, axis in enumerate((u, w, u))]
+    bases = [vectors_of_labels(scales.roll(k) * axis, labels, 2) for k, axis in enumerate((u, w, u))]
     found = subspace_angles(pad_bases(bases), pad_bases(bases), which)
     assert_close(found, rows([0, 90, 0], [90, 0, 90], [0, 90, 0]), atol=0.1, rtol=0)
 
@@ -211,10 +212,10 @@ def test_rounding_of_labels_with_the_same_vector_is_not_a_dimension(which: str):
 def test_an_example_with_several_labels_belongs_to_the_subspaces_of_all_of_them():
     examples = torch.eye(4).view(4, 1, 2, 2)
     labels = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0.4, 0.6, 0], [0, 0, 0]])
-    found = vectors_of_client(examples, labels, number=2, each_label=True)
+    found = vectors_of_labels(examples, labels, 2)
     span = found.T @ found  # label 0 has example 0, label 1 examples 1 and 2, and nobody has label 2
     assert_close(span, torch.diag(torch.tensor([1.0, 1.0, 1.0, 0.0])))
-    assert vectors_of_client(examples, 0 * labels, number=2, each_label=True).shape == (0, 4)
+    assert vectors_of_labels(examples, 0 * labels, 2).shape == (0, 4)
 
 
 def test_client_without_data_is_clustered_once_it_has_some():
@@ -244,7 +245,7 @@ def test_what_spans_no_subspace_is_refused():
     with pytest.raises(InputError, match="an example has a value that is not finite; remove the example"):
         left_singular_vectors(rows([1, math.nan]), 2)
     with pytest.raises(
-        InputError, match=r"angles is 'least' \(did you mean smallest\?\); give one of smallest, sum, vectors"
+        InputError, match=r"angles is 'least' \(did you mean smallest\?\); give one of smallest, sum"
     ):
         subspace_angles(torch.ones(1, 1, 1), torch.ones(1, 1, 1), "least")
     with pytest.raises(InputError, match="threshold is -1; it must be 0 or more"):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, Adagrad, Adam
 from torch.testing import assert_close
 
+from experiments_published import PublishedFedGroup
 from lit_cfl import run
 from lit_cfl.algorithms import (
     CFL,
@@ -132,11 +133,10 @@ def test_parts_of_a_split_keep_the_momentum_of_the_whole():
     assert split.server_known.tolist() == [True, True]
 
 
-@pytest.mark.parametrize(("merged_model", "goes_on"), [("larger", True), ("average", False)])
-def test_merged_cluster_keeps_the_momentum_of_the_one_whose_model_it_has(merged_model, goes_on: bool):
-    """The merged cluster has the momentum of the larger cluster, or none if the models are averaged."""
+def test_merged_cluster_keeps_the_momentum_of_the_one_whose_model_it_has():
+    """The merged cluster has the momentum of the larger cluster."""
     work = quadratic_clients(8)
-    algorithm = with_server(StoCFL(tau=0.999, merged_model=merged_model, lambda_=0.0), MOMENTUM)
+    algorithm = with_server(StoCFL(tau=0.999, lambda_=0.0), MOMENTUM)
     state, _ = algorithm.init(work, rng())
     models = torch.tensor([[1.0, 0, 0, 0], [2.0, 0, 0, 0]], dtype=torch.float64)
     state = replace(
@@ -149,9 +149,9 @@ def test_merged_cluster_keeps_the_momentum_of_the_one_whose_model_it_has(merged_
         server_known=torch.tensor([True, True]),
     )
     after, _ = algorithm.round(state, ids(0, 1), work, rng())
-    start = models[1] if goes_on else (models[0] + 2 * models[1]) / 3
+    start = models[1]
     mean = work.fit(start[None], ids(0, 1)).rows.mean(0)
-    momentum = start - mean + (0.9 * torch.tensor([20.0, 0, 0, 0], dtype=torch.float64) if goes_on else 0)
+    momentum = start - mean + 0.9 * torch.tensor([20.0, 0, 0, 0], dtype=torch.float64)
     assert_close(after.models[0], start - momentum)
     assert_close(after.server["momentum_buffer"][0], momentum)
 
@@ -179,7 +179,7 @@ def test_mix_of_clusters_and_migration_leave_the_momentum_with_the_cluster():
 
 
 def test_algorithm_whose_init_places_clients_has_a_server_optimizer():
-    algorithm, work = FedGroup(2, pretrain_scale=1, cold_start_at="start"), quadratic_clients(8)
+    algorithm, work = PublishedFedGroup(2, pretrain_scale=1, cold_start_at="start"), quadratic_clients(8)
     state, info = with_server(algorithm, MOMENTUM).init(work, rng())
     expected, traffic = algorithm.init(work, rng())
     assert torch.equal(state.index, expected.index)

@@ -11,6 +11,7 @@ from quadratic import ids, quadratic_clients, rng
 from torch import Tensor
 from torch.testing import assert_close
 
+from experiments_published import PublishedStoCFL
 from lit_cfl.algorithms.ditto import Ditto
 from lit_cfl.algorithms.fedavg import FedAvg
 from lit_cfl.algorithms.stocfl import StoCFL
@@ -209,8 +210,8 @@ def test_fixed_point_lies_between_the_cluster_and_everyone():  # check 20
 
 
 def test_omega_handed_on_differs_once_there_are_two_clients(two_sides: QuadraticWork):  # check 22, C2
-    in_turn = replace(GRADIENT, global_update="sequential_by_draw")
-    by_id = replace(GRADIENT, global_update="sequential_by_id")
+    in_turn = PublishedStoCFL(**vars(GRADIENT), global_update="sequential_by_draw", representation="observed")
+    by_id = PublishedStoCFL(**vars(GRADIENT), representation="observed")
     alone = [ran(one, two_sides, ids(3)).omega for one in (GRADIENT, in_turn, by_id)]
     assert torch.equal(alone[0], alone[1])
     assert torch.equal(alone[0], alone[2])
@@ -246,15 +247,12 @@ def grown_apart() -> tuple[AtZero, StoCFLState]:
     return work, state
 
 
-@pytest.mark.parametrize("merged_model", ["larger", "average"])
-def test_merged_clusters_continue_from_the_larger_or_the_average(merged_model: str):  # C24
+def test_merged_clusters_continue_from_the_larger():  # C24
     work, state = grown_apart()
-    lenient = StoCFL(tau=0.5, psi="gradient", lambda_=0.0, merged_model=merged_model)
+    lenient = StoCFL(tau=0.5, psi="gradient", lambda_=0.0)
     after, _ = lenient.round(state, ids(0, 2), work, rng())
     assert after.index.tolist() == [0] * 5
-    small, large = state.models
-    start = large if merged_model == "larger" else (2 * small + 3 * large) / 5
-    assert_close(after.models[0], (start + work.centers[[0, 2]].mean(0)) / 2)
+    assert_close(after.models[0], (state.models[1] + work.centers[[0, 2]].mean(0)) / 2)
 
 
 def test_equal_clusters_keep_the_theta_of_the_lower_number():
@@ -278,11 +276,10 @@ def test_number_of_a_merged_cluster_is_given_to_the_next_new_one():
 def test_cluster_is_represented_by_all_its_members_or_by_those_sampled():  # C21
     work = at_degrees(0, 40, 80, 115)
     all_of_them = StoCFL(tau=0.76, psi="gradient")  # tau as an angle: 40.5 degrees
-    sampled = replace(all_of_them, representation="sampled")
+    sampled = PublishedStoCFL(**vars(all_of_them), global_update="parallel")
     for algorithm, clusters in ((all_of_them, 2), (sampled, 1)):
         state = ran(algorithm, work, ids(0, 1, 2), ids(2, 3))  # 75 degrees from the mean at 40, but 35 degrees from 80
         assert len(partition(state)) == clusters
-    assert ran(all_of_them, work, ids(0, 1)).psi == {}
     kept = ran(sampled, work, ids(0, 1)).psi
     assert torch.equal(kept[1], -work.centers[1])
 
@@ -393,7 +390,7 @@ def test_histogram_counts_the_pairs_that_were_compared():
 
 def test_similarity_is_given_where_psi_of_the_whole_cohort_is_at_hand(two_sides: QuadraticWork):
     for representation, later in (("observed", False), ("sampled", True)):
-        algorithm = replace(GRADIENT, representation=representation)
+        algorithm = PublishedStoCFL(**vars(GRADIENT), global_update="parallel", representation=representation)
         state, info = algorithm.round(algorithm.init(two_sides, rng())[0], ids(5, 0, 3), two_sides, rng())
         assert info.similarity.clients.tolist() == [0, 3, 5]
         _, info = algorithm.round(state, ids(4, 0), two_sides, rng())
