@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lit_cfl.algorithms.base import Info, Unused, require_not_negative
+from lit_cfl.algorithms.base import Info, require_not_negative
 from lit_cfl.algorithms.fedavg import FedAvg, FedAvgState
 from lit_cfl.errors import InputError, Notice, count_noun
 from lit_cfl.local_work import Budget, LocalWork, per_client
@@ -42,7 +42,6 @@ class FedProx(FedAvg):
     mu: float = 1.0
     stragglers: float = 0.0
     straggler_work: Literal["partial", "drop"] = "partial"
-    unused_if: ClassVar[Unused] = {"straggler_work": ("stragglers", lambda share: share == 0)}
 
     def __post_init__(self) -> None:
         require_not_negative(mu=self.mu)

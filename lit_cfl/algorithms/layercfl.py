@@ -38,7 +38,7 @@ from lit_cfl.clustering import (
     separation_gap,
 )
 from lit_cfl.clustering.cluster_scores import silhouette
-from lit_cfl.errors import Notice
+from lit_cfl.errors import Notice, require_word
 from lit_cfl.local_work import LocalWork
 from lit_cfl.parameters import ParameterLayout
 
@@ -65,6 +65,11 @@ class LayerCFL(CFL):
     layers: Literal["by_skew", "auto"] | list[str] = "by_skew"
     distance: Literal["l2", "delta_l2", "cos", "delta_cos"] = "delta_cos"
     tables: ClassVar[dict[str, tuple[str, ...]]] = {"layers": ("cluster", "layer", "silhouette", "gap", "chosen")}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.layers, str):
+            require_word("layers", self.layers, ["by_skew", "auto", "a list of layers"])
 
     def check(self, work: LocalWork) -> None:
         if isinstance(self.layers, list):

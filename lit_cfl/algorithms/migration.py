@@ -91,7 +91,7 @@ class MigrationOptions:
         cannot be placed keeps its cluster and its reference, so it is tried again.
 
         Args:
-            state: State with `models` `[K, d]`, `index` (int64 `[clients]`, -1 = cold), and `reference` and `sizes`, see
+            state: State with `models` `[K, d]`, `index` (int64 `[clients]`, -1 = cold), `reference` and `sizes`, see
                 `first_reference`. Clients that did not exist at the start are compared with their first data.
             cohort: Clients of the round, int64 `[n]`; `loss` tests only these, as they receive their cluster's model.
             find: Rule of the method that finds a cluster for each of these clients (ids, ascending): int64 `[n]`, -1 =
@@ -136,7 +136,7 @@ class MigrationOptions:
         return able[torch.isin(able, cohort)] if self.shift_metric == "loss" else able
 
     def _extended(self, state: State, work: LocalWork) -> Tensor:
-        """Returns the references of all clients `[clients, columns]`; the first test of a new one without labels gives nan."""
+        """Returns the references of all clients `[clients, columns]`, with those of new ones: nan unless labels."""
         if self._compares_labels:
             return torch.cat([state.reference, work.label_counts[len(state.sizes) :]])
         new = len(work.num_examples) - len(state.reference)

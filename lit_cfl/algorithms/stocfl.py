@@ -29,7 +29,6 @@ from lit_cfl.algorithms.base import (
     Assignment,
     Info,
     Similarity,
-    Unused,
     require_not_negative,
     require_positive,
 )
@@ -76,7 +75,6 @@ class StoCFL(Algorithm):
     sketch_dim: int | None = None
     state_type = StoCFLState
     cluster_options = ("tau",)
-    unused_if: ClassVar[Unused] = {"psi_budget": ("psi", lambda psi: psi == "gradient")}
     closeness = "cosine of the client's representation with the cluster's"
     score_columns = ("clusters/objective",)
     tables: ClassVar[dict[str, tuple[str, ...]]] = {"cosines": ("low", "high", "pairs")}
