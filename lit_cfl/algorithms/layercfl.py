@@ -68,7 +68,7 @@ class LayerCFL(CFL):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.layers, str):
+        if not isinstance(self.layers, list):
             require_word("layers", self.layers, ["by_skew", "auto", "a list of layers"])
 
     def check(self, work: LocalWork) -> None:
