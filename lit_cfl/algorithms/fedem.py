@@ -121,9 +121,9 @@ class FedEM(ClusterNumberOptions, Algorithm):
         shares = responsibilities(before, work.example_losses(state.models, able), _owners(able, work))  # E-step
         weights = mean_shares(shares, _owners(able, work), len(able))  # M-step: pi
         labels, everyone = torch.arange(count).repeat_interleave(len(able)), able.repeat(count)
-        models, info, fitted = average_in_clusters(  # M-step: LocalSolver, and the server's mean
-            work, state.models, everyone, labels, "examples", examples=shares.flatten()
-        )
+        fitted = work.fit(state.models, everyone, labels, weights=shares.flatten())  # M-step: LocalSolver
+        sizes = work.num_examples[everyone]
+        models, info = average_in_clusters(fitted, state.models, labels, sizes, work)  # line 14
         info = replace(
             info,
             loss=count * info.loss,  # the losses under the models, weighted by responsibilities, which sum to 1

@@ -35,8 +35,9 @@ from lit_cfl.algorithms.automatic_clusters import (
     require_number,
 )
 from lit_cfl.algorithms.base import Algorithm, Info, clients_with_data, require_clients
-from lit_cfl.algorithms.cluster_steps import cold, keep_trained, train_clusters
+from lit_cfl.algorithms.cluster_steps import cold, train_clusters
 from lit_cfl.algorithms.migration import MigrationOptions
+from lit_cfl.algorithms.personal_models import keep_trained
 from lit_cfl.clustering import assign
 from lit_cfl.local_work import LocalWork
 
@@ -97,7 +98,10 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
         last = dict(state.last)
         state = replace(state, index=assign(state.index, able, nearest), last=last)
         weights = self.weights_of(state, able, work, rng)
-        state, info = train_clusters(state, able, work, weights, keep=last)  # W_i from C_k; M-step
+        own = slice(work.layout.num_parameters)
+        state, info = train_clusters(  # W_i from C_k; M-step
+            state, able, work, weights, prepare=lambda fitted: keep_trained(fitted, able, last, work, own)
+        )
         info = replace(info, skipped=len(cohort) - info.up)
         return state, info.plus(migrated).plus(started)
 

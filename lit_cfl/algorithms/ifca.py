@@ -31,7 +31,7 @@ from lit_cfl.algorithms.base import Algorithm, Info, clients_with_data, require_
 from lit_cfl.algorithms.cluster_steps import train_clusters
 from lit_cfl.algorithms.migration import MigrationOptions
 from lit_cfl.clustering import assign
-from lit_cfl.local_work import LocalWork
+from lit_cfl.local_work import Fitted, LocalWork
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,11 +94,15 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
         state, migrated = self._migrate(state, cohort, work, lambda some: self.estimate_clusters(state, some, work))
         estimates, estimated = self.estimate_clusters(state, cohort, work)  # lines 3 and 6
         state = replace(state, index=assign(state.index, cohort, estimates))  # no estimate: a client keeps its cluster
-        step = average_gradients if self.averaging == "gradients" else None
-        state, info = train_clusters(state, cohort, work, self.weights_of(state, cohort, work, rng), step=step)
+        weights = self.weights_of(state, cohort, work, rng)
+        state, info = train_clusters(state, cohort, work, weights, prepare=self._prepare)  # lines 9, 12-13
         info = replace(info, down=0, skipped=len(cohort) - info.up)  # the models were sent for the estimate
         state, reassigned = self._reassign(state, work)
         return state, info.plus(migrated).plus(estimated).plus(reassigned)
+
+    def _prepare(self, fitted: Fitted) -> None:
+        if self.averaging == "gradients":
+            fitted.hook = average_gradients
 
     def weights_of(self, state: IFCAState, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Weights | Tensor:
         """Returns the weights of a round's clients in their clusters' means, for variants to override."""

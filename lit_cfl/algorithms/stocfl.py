@@ -115,9 +115,9 @@ class StoCFL(Algorithm):
         state, compared = self._merge(state, cohort, fresh, psi)  # lines 9-17
         labels = clusters_of(state.index, cohort)
         cohort, labels = cohort[labels >= 0], labels[labels >= 0]  # a client without data stays unobserved
-        models, info, thetas = average_in_clusters(  # lines 19-20, 23-25 and 28
-            work, state.models, cohort, labels, self.weights, prox=self.lambda_, centers=state.omega[None]
-        )
+        weights = client_weights(work.num_examples[cohort], self.weights)
+        thetas = work.fit(state.models, cohort, labels, prox=self.lambda_, centers=state.omega[None])  # lines 19-20, 28
+        models, info = average_in_clusters(thetas, state.models, labels, weights, work)  # lines 23-25
         omega, trained = self.train_omega(state.omega, cohort, work, rng)  # lines 22 and 29
         info = replace(
             info,
