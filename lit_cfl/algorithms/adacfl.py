@@ -10,21 +10,13 @@ Where this differs from the paper:
 * everything else is CFL's (C30, C32): the criterion, the means, and how a newcomer is placed, by l2 distance.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
-from lit_cfl.algorithms.base import Info
-from lit_cfl.algorithms.splits import (
-    Comparison,
-    SplitState,
-    SplittingAlgorithm,
-    place_by_splits,
-    scale_to_similarity,
-    select_columns,
-)
+from lit_cfl.algorithms.splits import SplittingAlgorithm, scale_to_similarity
 from lit_cfl.clustering import agglomerate, cross_distances, distances, merge_distances
 from lit_cfl.local_work import LocalWork
 
@@ -57,19 +49,20 @@ class AdaCFL(SplittingAlgorithm):
         # columns() raises an error that lists the existing layers, even if the net has no fully connected layers
         work.layout.columns((self._layers(work) or ["linear[0]"]) if self.layers is None else self.layers)
 
-    def place(
-        self, state: SplitState, clients: Tensor, work: LocalWork, rng: torch.Generator
-    ) -> tuple[SplitState, Info]:
-        """Walks clients down the tree of splits, at each split to the part with the nearest mean weights."""
-        return place_by_splits(state, clients, work, features=_weights, closeness=_nearness)
-
     def _layers(self, work: LocalWork) -> list[str]:
         return work.layout.layers_of("linear") if self.layers is None else self.layers
 
-    def compare(self, updates: Tensor, start: Tensor, work: LocalWork) -> Comparison:
-        weights, layers = _weights(updates, start), self._layers(work)
-        rows = select_columns(weights, work.layout.columns(layers))
-        return Comparison(weights, layers, scale_to_similarity(distances(rows, "l2")))
+    def features(self, updates: Tensor, start: Tensor) -> Tensor:
+        return updates.add_(start[: updates.shape[1]])  # the weights
+
+    def choose_layers(self, features: Tensor, work: LocalWork) -> tuple[list[str], Sequence[Mapping[str, Any]]]:
+        return self._layers(work), ()
+
+    def similarity(self, rows: Tensor) -> Tensor:
+        return scale_to_similarity(distances(rows, "l2"))
+
+    def closeness(self, rows: Tensor, means: Tensor) -> Tensor:
+        return -cross_distances(rows, means, "l2")
 
     def divide(self, similarity: Tensor) -> Tensor | None:
         return cut_at_largest_gap(similarity)
@@ -89,11 +82,3 @@ def cut_at_largest_gap(similarity: Tensor) -> Tensor | None:
     if not gaps.max() > _ROUNDING:
         return None
     return agglomerate(1 - similarity, linkage="complete", num_clusters=len(gaps) + 1 - int(gaps.argmax()))
-
-
-def _weights(updates: Tensor, start: Tensor) -> Tensor:
-    return updates.add_(start[: updates.shape[1]])  # in place, since the rows may be in a large file
-
-
-def _nearness(weights: Tensor, means: Tensor) -> Tensor:
-    return -cross_distances(weights, means, "l2")
