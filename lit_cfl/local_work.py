@@ -117,7 +117,7 @@ class Fitted:
         if self._source is None and not self.held:
             raise RuntimeError("this fit was read already, so its chunks are gone; call on_read before")
         self._readers.append(reader)
-        for chunk in self._all:
+        for chunk in self._held:
             reader(chunk.on_cpu())
         return self
 
