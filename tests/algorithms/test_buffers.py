@@ -67,7 +67,7 @@ def after(algorithm: Algorithm, noted: Tensor) -> tuple[Tensor, Tensor, list[Inf
     return served.models, served.index, infos
 
 
-MIXED = [FedGroup(eta_g=0.5), FedGroup(eta_g=0.5, mix="sum"), FlexCFL(eta_g=0.5), FeSEM(cluster_on="all")]
+MIXED = [FedGroup(eta_g=0.5), FedGroup(eta_g=0.5, mix="sum"), FlexCFL(eta_g=0.5), FeSEM()]
 FOUND = [kind(num_clusters="auto") for kind in (FedGroup, IFCA, FLHC, FeSEM)]
 
 
