@@ -20,7 +20,6 @@ from lit_cfl.algorithms import (
     FedAvg,
     FedDrift,
     FedEM,
-    FedGroup,
     FedGrouProx,
     FedProx,
     FeSEM,
@@ -133,12 +132,6 @@ def test_dropout_that_a_round_of_all_clients_does_not_heed_is_noted():
             [f"psi_budget is {Budget(5)}, which has no effect, since psi is gradient"],
         ),
         (FedGrouProx(mix="sum", measure="madc"), ["mix is sum, which has no effect, since eta_g is 0.0"]),
-        (FedGroup(centers="random", measure="madc"), ["measure is madc, which has no effect, since centers is random"]),
-        (LayerCFL(warmup_rounds=1, layers="auto", layer_score="gap"), []),
-        (
-            LayerCFL(warmup_rounds=1, layer_score="gap"),
-            ["layer_score is gap, which has no effect, since layers is by_skew"],
-        ),
         (FedProx(straggler_work="drop"), ["straggler_work is drop, which has no effect, since stragglers is 0.0"]),
     ],
 )

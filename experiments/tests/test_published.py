@@ -253,6 +253,20 @@ def test_sorted_counts_fire_above_the_share_of_the_first_data(now: list[int], fi
     assert find_drifted(torch.tensor([now]), before, 0.2, change).item() == fires
 
 
+def test_threshold_of_sorted_counts_is_a_share_of_the_first_data_not_of_the_present():  # C4
+    sizes, side = (60, 60, 60, 60), torch.arange(4) % 2
+    work = line(4.0, -4.0, 8.0, -8.0, sizes=sizes, label_counts=60 * torch.eye(2, dtype=torch.int64)[side])
+    algorithm = PublishedFlexCFL(num_clusters=2, shift_metric="sorted_counts")
+    state, _ = algorithm.init(work, rng(3))
+    for left, detected in ((49, 0), (48, 0), (47, 1)):  # 20 % of 60 are 12, of 49 less than 10
+        after = work.at(1)
+        after.label_counts = work.label_counts.clone()
+        after.label_counts[0, 0] = left
+        after.num_examples = after.label_counts.sum(1)
+        _, info = algorithm.round(state, ids(1), after, rng())
+        assert info.scores["shift/detected"] == detected
+
+
 def test_omega_goes_from_client_to_client(two_sides: QuadraticWork):  # check 22, C2
     gradient = {"psi": "gradient", "lambda_": 0.5}
     in_turn = PublishedStoCFL(**gradient, global_update="sequential_by_draw")

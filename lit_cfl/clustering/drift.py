@@ -20,9 +20,7 @@ def total_variation(now: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(both > 0, moved, one.double()), torch.where(both > 0, 2 * both, 1.0)
 
 
-def label_shift_distance(
-    counts_now: Tensor, counts_before: Tensor, metric: ShiftMetric = total_variation
-) -> Tensor:
+def label_shift_distance(counts_now: Tensor, counts_before: Tensor, metric: ShiftMetric = total_variation) -> Tensor:
     """Computes for each client the distance between its current and earlier label counts.
 
     Args:
