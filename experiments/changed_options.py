@@ -61,7 +61,9 @@ REMOVED: Mapping[str, Mapping[str, Any]] = {
 }
 
 # Today's values that were recorded as other values, by the option, or by `class_path` for the name of a class.
-PUBLISHED = {f"Published{name}": name for name in ("FeSEM", "FedGrouProx", "FedGroup", "FlexCFL", "IFCA", "StoCFL")}
+PUBLISHED = {
+    f"Published{name}": name for name in ("FeSEM", "FedGrouProx", "FedGroup", "FlexCFL", "IFCA", "PACFL", "StoCFL")
+}
 RECORDED_AS: Mapping[tuple[str, Any], Any] = {
     ("weights", "drawn_first"): "first",
     ("global_update", "sequential_by_draw"): "sequential",
@@ -75,8 +77,8 @@ REWORDED: Mapping[str, str] = {}
 
 # Options of algorithms that only their variants in `published.py` still have; of some, only one value.
 _OF_VARIANTS = (
-    *("weights drawn_first", "assign_with_l2", "start_partition same", "shift_metric sorted_counts"),
-    *("centers", "cold_start", "cold_start_at", "group_start", "global_update", "representation"),
+    *("weights drawn_first", "assign_with_l2", "start_partition same", "shift_metric sorted_counts", "angles vectors"),
+    *("subspace", "centers", "cold_start", "cold_start_at", "group_start", "global_update", "representation"),
 )
 
 

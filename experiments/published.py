@@ -286,16 +286,38 @@ def train_one_after_another(omega: Tensor, clients: Tensor, work: LocalWork) -> 
 
 @dataclass(frozen=True)
 class PublishedPACFL(PACFL):
-    """PACFL's code: the smallest angle between a vector of one client and a vector of the other.
+    """PACFL's code: the smallest angle between two vectors, and the singular vectors of each label.
+
+    The vectors of all labels are no orthonormal basis: principal angles are those of their span. With Dirichlet label
+    proportions the code's clients send more vectors of some labels than of others; here p of each.
 
     Takes the arguments of PACFL, and:
 
     Args:
         angles: Distance of two clients, as in PACFL, or the smallest angle between two of their `vectors`, regardless
             of their signs.
+        subspace: Examples whose singular vectors a client sends: `all`, or those of `each_label` side by side, which
+            are compared whatever the label.
     """
 
-    angles: Literal["smallest", "sum", "vectors"] = "vectors"  # type: ignore[assignment]
+    angles: Literal["smallest", "sum", "vectors"] = "smallest"  # type: ignore[assignment]
+    subspace: Literal["all", "each_label"] = field(default="all", kw_only=True)
+
+    def check(self, work: LocalWork) -> None:
+        super().check(work)
+        if self.subspace == "each_label" and not work.label_counts.shape[1]:
+            raise InputError("subspace each_label needs classes, but these data have none; set subspace to all")
+
+    def vectors_of(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Computes the vectors that represent a client `[m, inputs]`; those of each label in ascending order.
+
+        If an example has several labels, 0 to 1 `[n, labels]`, those above 0.5 count.
+        """
+        if self.subspace == "all":
+            return super().vectors_of(inputs, labels)
+        of_label = labels > 0.5 if labels.ndim > 1 else labels[:, None] == labels.unique()
+        found = [super(PublishedPACFL, self).vectors_of(inputs[held], labels) for held in of_label.T if held.any()]
+        return torch.cat([inputs.flatten(1)[:0], *found])  # without vectors if no example has a label
 
     def angles_between(self, bases: Tensor, others: Tensor) -> Tensor:
         if self.angles != "vectors":
@@ -303,39 +325,15 @@ class PublishedPACFL(PACFL):
         tile = max(1, _PRODUCTS_AT_ONCE // max(1, bases.shape[1] * others.shape[0] * others.shape[1]))
         return torch.cat([angles_between_vectors(part, others) for part in bases.split(tile)])
 
+    def place_unlabelled(
+        self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[State, Info]:
+        if self.subspace == "each_label":
+            raise InputError("subspace each_label compares the examples of each label; label these clients")
+        return super().place_unlabelled(state, clients, work, rng)
+
 
 def angles_between_vectors(bases: Tensor, others: Tensor) -> Tensor:
     """Computes the smallest angle in degrees between vectors `[n, m, d]` and `[k, l, d]` of length 1: `[n, k]`."""
     cosines = torch.einsum("imd,kld->ikml", bases.double(), others.double()).abs().amax((2, 3))
     return cosines.clamp(max=1).arccos().rad2deg()
-
-
-@dataclass(frozen=True)
-class PublishedPACFLByLabel(PublishedPACFL):
-    """PACFL's code, in which a client sends the singular vectors of its examples of each label.
-
-    They are compared whatever the label, and are no orthonormal basis: principal angles are those of their span. With
-    Dirichlet label proportions the code's clients send more vectors of some labels than of others; here p of each.
-
-    Takes the arguments of PACFL, with the `angles` of `PublishedPACFL`.
-    """
-
-    def check(self, work: LocalWork) -> None:
-        super().check(work)
-        if not work.label_counts.shape[1]:
-            raise InputError("PublishedPACFLByLabel needs classes, but these data have none; use PublishedPACFL")
-
-    @staticmethod
-    def vectors_of(inputs: Tensor, labels: Tensor, number: int) -> Tensor:
-        """Computes a client's singular vectors `[m, inputs]` of each label, in ascending order.
-
-        If an example has several labels, 0 to 1 `[n, labels]`, those above 0.5 count.
-        """
-        of_label = labels > 0.5 if labels.ndim > 1 else labels[:, None] == labels.unique()
-        none = inputs.flatten(1)[:0]  # the vectors of a client whose examples have no label
-        return torch.cat([none, *(PACFL.vectors_of(inputs[held], labels, number) for held in of_label.T if held.any())])
-
-    def place_unlabelled(
-        self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator
-    ) -> tuple[State, Info]:
-        raise InputError("PublishedPACFLByLabel compares the examples of each label; label these clients")

@@ -20,7 +20,6 @@ from experiments.published import (
     PublishedFlexCFL,
     PublishedIFCA,
     PublishedPACFL,
-    PublishedPACFLByLabel,
     PublishedStoCFL,
     compare_sorted_counts,
 )
@@ -50,8 +49,8 @@ VARIANTS: list[Algorithm] = [
     PublishedFlexCFL(num_clusters=2, centers="random", mix="sum", eta_g=0.1, shift_threshold=0.0),
     PublishedFlexCFL(pretrain_scale=2, migrate=False, cold_start_at="start", group_start="w0", weights="equal"),
     PublishedFlexCFL(**GROUPS, shift_metric="sorted_counts"),
-    PublishedPACFL(num_vectors=1, linkage="weighted"),
-    PublishedPACFLByLabel(angles="sum"),
+    PublishedPACFL(num_vectors=1, angles="vectors", linkage="weighted"),
+    PublishedPACFL(angles="sum", subspace="each_label"),
     PublishedStoCFL(psi="gradient", representation="sampled", sketch_dim=3, tau=0.9),
     PublishedStoCFL(global_update="sequential_by_draw", tau=-1.0, lambda_=0.0),
     PublishedStoCFL(global_update="sequential_by_id", representation="sampled"),
@@ -90,7 +89,7 @@ def test_variant_keeps_the_contract(algorithm: Algorithm):
         (PublishedFedGroup(**GROUPS), FedGroup(**GROUPS)),
         (PublishedFedGrouProx(**GROUPS, mu=0.5), FedGrouProx(**GROUPS, mu=0.5)),
         (PublishedFlexCFL(**GROUPS), FlexCFL(**GROUPS)),
-        (PublishedPACFL(angles="smallest"), PACFL()),
+        (PublishedPACFL(), PACFL()),
         (PublishedStoCFL(), StoCFL()),
     ],
     ids=lambda one: type(one).__name__,
@@ -313,13 +312,14 @@ def test_cluster_is_represented_by_all_its_members_or_by_those_sampled():  # C21
 # `lines`, by linkage and threshold.
 PACFL_CODE = json.loads((Path(__file__).parent / "published_pacfl.json").read_text())
 LINKAGES = {"maximum": "complete", "minimum": "single", "average": "weighted"}
+BY_LABEL = PublishedPACFL(2, angles="vectors", subspace="each_label")
 
 
 def client_vectors(name: str, algorithm: PACFL) -> Tensor:
     """Computes the vectors `[7, m, 6]` of clients that have the data of the authors' run."""
     data = zip(PACFL_CODE[name]["inputs"], PACFL_CODE[name]["labels"], strict=True)
     return torch.nn.utils.rnn.pad_sequence(
-        [algorithm.vectors_of(torch.tensor(x, dtype=torch.float64), torch.tensor(y), 2) for x, y in data],
+        [algorithm.vectors_of(torch.tensor(x, dtype=torch.float64), torch.tensor(y)) for x, y in data],
         batch_first=True,
     )
 
@@ -329,7 +329,7 @@ def client_vectors(name: str, algorithm: PACFL) -> Tensor:
 def test_angles_of_vectors_and_clusters_are_those_of_pacfls_code(
     name: str, subspace: str, monkeypatch: pytest.MonkeyPatch
 ):
-    algorithm = PublishedPACFL() if subspace == "all" else PublishedPACFLByLabel()
+    algorithm = PublishedPACFL(2, angles="vectors", subspace=subspace)
     bases, published = client_vectors(name, algorithm), PACFL_CODE[name]
     angles = algorithm.angles_between(bases, bases).fill_diagonal_(0)
     assert_close(angles, torch.tensor(published[f"{subspace} lines"]).double(), atol=1e-3, rtol=0)
@@ -351,7 +351,7 @@ def test_signs_matter_in_pacfls_code():  # docs/disputed_points.md
 def test_vectors_of_each_label_are_compared_side_by_side():
     scales = torch.tensor([[1.0, 0, 0], [2 * 0.75**0.5, 1, 0]], dtype=torch.float64)  # at 0 and 30 degrees
     labels = torch.tensor([[2, 0, 3], [0, 1, 0]])
-    work, algorithm = QuadraticWork(scales, ids(5, 1), 0.25, label_counts=labels), PublishedPACFLByLabel()
+    work, algorithm = QuadraticWork(scales, ids(5, 1), 0.25, label_counts=labels), BY_LABEL
     state, _ = algorithm.init(work, rng())
     assert state.bases.shape == (2, 2, 3)  # client 0 has two labels, client 1 only one
     assert_close(state.bases[0].abs(), torch.tensor([[1.0, 0, 0]] * 2, dtype=torch.float64))
@@ -360,7 +360,7 @@ def test_vectors_of_each_label_are_compared_side_by_side():
     with pytest.raises(InputError, match="compares the examples of each label; label these clients"):
         algorithm.place_unlabelled(state, ids(0), work, rng())
     work.label_counts = labels[:, :0]
-    with pytest.raises(InputError, match="needs classes, but these data have none; use PublishedPACFL"):
+    with pytest.raises(InputError, match="each_label needs classes, but these data have none; set subspace to all"):
         algorithm.check(work)
 
 
@@ -368,8 +368,8 @@ def test_vectors_of_each_label_are_compared_side_by_side():
 def test_rounding_of_labels_with_the_same_vector_is_not_a_dimension(angles: str):
     scales, labels = torch.tensor([[0.3], [0.7], [0.2], [0.9]]), ids(0, 0, 1, 1)
     u, w = torch.linalg.qr(torch.randn(12, 2, generator=rng(1)))[0].T
-    algorithm = PublishedPACFLByLabel(angles=angles)
-    bases = torch.stack([algorithm.vectors_of(scales.roll(k) * axis, labels, 2) for k, axis in enumerate((u, w, u))])
+    algorithm = replace(BY_LABEL, angles=angles)
+    bases = torch.stack([algorithm.vectors_of(scales.roll(k) * axis, labels) for k, axis in enumerate((u, w, u))])
     expected = torch.tensor([[0, 90, 0], [90, 0, 90], [0, 90, 0]]).double()
     assert_close(algorithm.angles_between(bases, bases), expected, atol=0.1, rtol=0)
 
@@ -377,7 +377,7 @@ def test_rounding_of_labels_with_the_same_vector_is_not_a_dimension(angles: str)
 def test_an_example_with_several_labels_belongs_to_all_of_them():
     examples = torch.eye(4).view(4, 1, 2, 2)
     labels = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0.4, 0.6, 0], [0, 0, 0]])
-    found = PublishedPACFLByLabel.vectors_of(examples, labels, 2)
+    found = BY_LABEL.vectors_of(examples, labels)
     # label 0 has example 0, label 1 examples 1 and 2, and no example has label 2
     assert_close(found.T @ found, torch.diag(torch.tensor([1.0, 1.0, 1.0, 0.0])))
-    assert PublishedPACFLByLabel.vectors_of(examples, 0 * labels, 2).shape == (0, 4)
+    assert BY_LABEL.vectors_of(examples, 0 * labels).shape == (0, 4)

@@ -17,7 +17,6 @@ Where this differs from the paper:
 
 import warnings
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -118,19 +117,17 @@ class PACFL(Algorithm):
 
     def _bases(self, work: LocalWork, clients: Tensor) -> Tensor:
         """Asks clients for the singular vectors `[n, m, inputs]` of their data."""
-        found = work.map(partial(self.vectors_of, number=self.num_vectors), clients)
+        found = work.map(self.vectors_of, clients)
         return pad_bases([basis for basis in found if isinstance(basis, Tensor)])
 
-    @staticmethod
-    def vectors_of(inputs: Tensor, labels: Tensor, number: int) -> Tensor:
+    def vectors_of(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """Computes the vectors that represent a client: the first singular vectors of its examples, `[m, inputs]`.
 
         Args:
             inputs: The client's inputs `[n_i, ...]`.
             labels: Their labels, not used here.
-            number: `num_vectors`.
         """
-        return left_singular_vectors(inputs, number)
+        return left_singular_vectors(inputs, self.num_vectors)
 
     def angles_between(self, bases: Tensor, others: Tensor) -> Tensor:
         """Computes the distances of clients in degrees, float64 `[n, k]`.
