@@ -20,7 +20,8 @@ from lit_cfl.errors import InputError
 from lit_cfl.local_work import Chunk, Fitted, LocalWork
 
 State = Any  # state of an algorithm
-Weights = Literal["examples", "equal", "drawn_first"]
+Rule = Literal["examples", "equal"]
+Weights = Literal[Rule, "drawn_first"]
 ShiftMetric = Literal["total_variation", "sorted_counts", "loss", "features"]
 _PRODUCTS_AT_ONCE = 2**22  # maximum number of inner products of vectors that are in memory at once
 
@@ -68,7 +69,7 @@ class PublishedIFCA(IFCA):
     assign_with_l2: bool = field(default=False, kw_only=True)
     shift_metric: ShiftMetric = field(default="total_variation", kw_only=True)  # type: ignore[assignment]
 
-    def weights_of(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Tensor:
+    def weights_of(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Rule | Tensor:
         if self.weights == "drawn_first":
             return weigh_first_drawn(state.index, cohort, work, rng)
         return super().weights_of(state, cohort, work, rng)
@@ -113,7 +114,7 @@ class PublishedFeSEM(FeSEM):
     )
     shift_metric: ShiftMetric = field(default="total_variation", kw_only=True)  # type: ignore[assignment]
 
-    def weights_of(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Tensor:
+    def weights_of(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Rule | Tensor:
         if self.weights == "drawn_first":
             return weigh_first_drawn(state.index, cohort, work, rng)
         return super().weights_of(state, cohort, work, rng)

@@ -26,7 +26,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import Weights, client_weights
+from lit_cfl.aggregation import Weights
 from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters
 from lit_cfl.algorithms.base import Algorithm, Info, clients_with_data, require_clients
 from lit_cfl.algorithms.cluster_steps import cold, keep_trained, train_clusters
@@ -100,9 +100,9 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
         info = replace(info, skipped=len(cohort) - info.up)
         return state, info.plus(migrated).plus(started)
 
-    def weights_of(self, state: FeSEMState, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Tensor:
-        """Computes the weight of each of a round's clients in its cluster's mean, float64 `[n]`."""
-        return client_weights(work.num_examples[cohort], self.weights)
+    def weights_of(self, state: FeSEMState, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Weights | Tensor:
+        """Returns the weights of the round's clients in their clusters' means: a rule, or one per client `[n]`."""
+        return self.weights
 
     def assign_first(
         self, state: FeSEMState, new: Tensor, work: LocalWork, rng: torch.Generator
