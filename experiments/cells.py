@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,8 @@ class Setting:
         Raises:
             InputError: If the parser raises it.
         """
-        return load_experiment(locate_config(self.config), [*more, *reword(self.words_of(seed))])
+        words = reword(self.words_of(seed), read_algorithm(self.config))
+        return load_experiment(locate_config(self.config), [*more, *words])
 
     def configs(self, seeds: Sequence[int]) -> dict[int, Mapping[str, Any]]:
         """Returns the configuration for each seed; parses the options only once, since that is slow."""
@@ -194,6 +195,12 @@ def locate_config(name: str) -> str:
     """Returns the path of a configuration in `experiments/configs`; the name itself for a packaged one."""
     file = CONFIGS / f"{name}.yaml"
     return str(file) if file.exists() else name
+
+
+@cache
+def read_algorithm(config: str) -> str:
+    """Returns the class name of a configuration's algorithm."""
+    return type(load_experiment(locate_config(config)).algorithm).__name__
 
 
 def _fill_placeholders(words: str, fill: Mapping[str, Any]) -> str:

@@ -38,23 +38,64 @@ ADDED: Mapping[str, Any] = {
 
 # Options that today's classes no longer have, with their old defaults, by the class or section (`local`, `evaluation`,
 # EXPERIMENT) that had them: {"FedProx": {"straggler_work": "partial"}, "local": {"on_divergence": "stop"}}.
-REMOVED: Mapping[str, Mapping[str, Any]] = {}
+_GROUPS = {"centers": "clustered", "cold_start": "nearest", "cold_start_at": "selection", "group_start": "cluster_mean"}
+REMOVED: Mapping[str, Mapping[str, Any]] = {
+    "AdaCFL": {"criterion_weights": "examples"},
+    "CFL": {"criterion_weights": "examples", "gamma_max": None},
+    "LayerCFL": {
+        "criterion_weights": "examples",
+        "gamma_max": None,
+        "eps2_on": "whole",
+        "layer_score": "silhouette",
+    },
+    "FeSEM": {"cluster_on": "all"},
+    "PublishedFeSEM": {"cluster_on": "all"},
+    "FedDrift": {"max_clusters": None},
+    "FedGroup": _GROUPS,
+    "FedGrouProx": _GROUPS,
+    "FlexCFL": _GROUPS,
+    "IFCA": {"assign_with_l2": False},
+    "PACFL": {"subspace": "all"},
+    "StoCFL": {"representation": "observed", "merged_model": "larger", "global_update": "parallel"},
+    "PublishedStoCFL": {"merged_model": "larger"},
+}
 
 # Today's values that were recorded as other values, by the option, or by `class_path` for the name of a class.
+PUBLISHED = {
+    f"Published{name}": name for name in ("FeSEM", "FedGrouProx", "FedGroup", "FlexCFL", "IFCA", "PACFL", "StoCFL")
+}
 RECORDED_AS: Mapping[tuple[str, Any], Any] = {
     ("weights", "drawn_first"): "first",
     ("global_update", "sequential_by_draw"): "sequential",
     ("shift_threshold", None): 0.2,
+    **{("class_path", today): recorded for today, recorded in PUBLISHED.items()},
 }
 
 # Words of recorded commands that are no longer accepted, and the words with which the same experiment is built today:
 # {"--algorithm.straggler_work partial": ""}.
 REWORDED: Mapping[str, str] = {}
 
+# Options of algorithms that only their variants in `published.py` still have; of some, only one value.
+_OF_VARIANTS = (
+    *("weights drawn_first", "assign_with_l2", "start_partition same", "shift_metric sorted_counts", "angles vectors"),
+    *("subspace", "centers", "cold_start", "cold_start_at", "group_start", "global_update", "representation"),
+)
 
-def reword(words: Sequence[str]) -> list[str]:
-    """Returns the words with which an experiment is built today, for those of a recorded command."""
+
+def reword(words: Sequence[str], algorithm: str) -> list[str]:
+    """Returns the words with which an experiment is built today, for those of a recorded command.
+
+    Args:
+        words: Words of the command, without the configuration.
+        algorithm: Class name of the configuration's algorithm.
+    """
     text = f" {shlex.join(words)} "
     for recorded, today in REWORDED.items():
         text = text.replace(f" {recorded} ", f" {today} ")
-    return shlex.split(text)
+    found = shlex.split(text)
+    if not any(f" --algorithm.{option} " in text for option in _OF_VARIANTS):
+        return found
+    if "--algorithm" not in found:
+        found = ["--algorithm", algorithm, *found]
+    last = len(found) - found[::-1].index("--algorithm")
+    return [*found[:last], f"experiments.published.Published{found[last]}", *found[last + 1 :]]

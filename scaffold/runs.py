@@ -12,6 +12,14 @@ import yaml
 from inside import shrink
 from torch import nn
 
+from experiments.published import (
+    PublishedFedGroup,
+    PublishedFeSEM,
+    PublishedFlexCFL,
+    PublishedIFCA,
+    PublishedPACFL,
+    PublishedStoCFL,
+)
 from lit_cfl import Experiment, load_experiment
 from lit_cfl import algorithms as methods
 from lit_cfl.algorithms import (
@@ -211,33 +219,28 @@ VARIANTS: list[Algorithm] = [
     IFCA(),
     IFCA(num_clusters="auto"),
     IFCA(weights="examples"),
-    IFCA(weights="drawn_first"),
+    PublishedIFCA(weights="drawn_first"),
     IFCA(averaging="gradients"),
     IFCA(averaging="gradients", weights="examples"),
-    IFCA(assign_with_l2=True),
+    PublishedIFCA(assign_with_l2=True),
     IFCA(reassign_at_evaluation=True),
     IFCA(migrate=True),
     IFCA(migrate=True, shift_metric="loss"),
     FeSEM(),
     FeSEM(num_clusters="auto"),
-    FeSEM(start_partition="same"),
+    PublishedFeSEM(start_partition="same"),
     FeSEM(start_partition="loss"),
-    FeSEM(cluster_on="last_layer"),
     FeSEM(weights="examples"),
-    FeSEM(weights="drawn_first"),
+    PublishedFeSEM(weights="drawn_first"),
     FeSEM(migrate=True),
     CFL(),
     CFL(**SPLITS | {"warmup_rounds": 1}),
     CFL(**SPLITS | {"warmup_rounds": 1}, linkage="complete", weights="equal"),
-    CFL(**SPLITS, gamma_max=0.3, criterion_weights="equal"),
     AdaCFL(**SPLITS | {"warmup_rounds": 1}),
     AdaCFL(**SPLITS, layers=["*"]),
     LayerCFL(**SPLITS),
-    LayerCFL(**SPLITS | {"warmup_rounds": 1}, layers="auto", distance="l2", eps2_on="layer"),
-    LayerCFL(**SPLITS, layers="auto", distance="cos", layer_score="gap"),
     LayerCFL(**SPLITS, layers=["fc*"], distance="delta_l2"),
     FedDrift(step_rounds=1),
-    FedDrift(step_rounds=2, merge_delta=0.5, max_clusters=4, start="one"),
     FedDrift(start="one", delta=0.1),
     FedDrift(start="one", delta=2.0, step_rounds=1, weights="equal"),
     FedDrift(0.5, start="one", eager=True, step_rounds=2),
@@ -248,19 +251,16 @@ VARIANTS: list[Algorithm] = [
     FedGroup(),
     FedGroup(num_clusters="auto"),
     FedGroup(measure="madc"),
-    FedGroup(centers="random"),
-    FedGroup(cold_start="random_once", pretrain_scale=1),
-    FedGroup(cold_start="random_each_round", pretrain_scale=1),
-    FedGroup(**TWO, eta_g=0.5, weights="drawn_first"),
-    FedGroup(**TWO, eta_g=0.5, mix="sum", weights="equal", group_start="w0"),
+    PublishedFedGroup(centers="random"),
+    PublishedFedGroup(cold_start="random_once", pretrain_scale=1),
+    PublishedFedGroup(cold_start="random_each_round", pretrain_scale=1),
+    PublishedFedGroup(**TWO, eta_g=0.5, mix="sum", weights="equal", group_start="w0"),
     FedGrouProx(**TWO),
     FedGrouProx(**TWO, mu=0.01),
     FlexCFL(),
-    FlexCFL(**TWO, eta_g=5.0, shift_metric="l1_counts"),
-    FlexCFL(**TWO, shift_metric="sorted_counts", cold_start="random_once"),
-    FlexCFL(num_clusters=2, shift_metric="w1_label_axis", measure="madc", cold_start="random_each_round"),
-    FlexCFL(num_clusters=2, centers="random", mix="sum", eta_g=0.1, shift_threshold=0.0),
-    FlexCFL(pretrain_scale=2, migrate=False, cold_start_at="start", group_start="w0", weights="equal"),
+    PublishedFlexCFL(**TWO, shift_metric="sorted_counts", cold_start="random_once"),
+    PublishedFlexCFL(num_clusters=2, centers="random", mix="sum", eta_g=0.1, shift_threshold=0.0),
+    PublishedFlexCFL(pretrain_scale=2, migrate=False, cold_start_at="start", group_start="w0", weights="equal"),
     FlexCFL(**TWO, shift_metric="loss"),
     FlexCFL(**TWO, shift_metric="features"),
     FLHC(warmup_rounds=0),
@@ -276,14 +276,13 @@ VARIANTS: list[Algorithm] = [
     Oracle(),
     Oracle(weights="equal"),
     PACFL(),
-    PACFL(angles="sum", subspace="each_label"),
-    PACFL(num_vectors=1, angles="vectors", linkage="weighted"),
+    PublishedPACFL(angles="sum", subspace="each_label"),
+    PublishedPACFL(num_vectors=1, angles="vectors", linkage="weighted"),
     PACFL(threshold=80, linkage="single", weights="equal"),
     PACFL(linkage="complete", threshold=0),
     StoCFL(**FEW),
-    StoCFL(psi="gradient", representation="sampled", sketch_dim=3, tau=0.9),
-    StoCFL(global_update="sequential_by_draw", merged_model="average", tau=-1.0, lambda_=0.0, **FEW),
-    StoCFL(global_update="sequential_by_id", representation="sampled", **FEW),
+    PublishedStoCFL(psi="gradient", representation="sampled", sketch_dim=3, tau=0.9),
+    PublishedStoCFL(global_update="sequential_by_id", representation="sampled", **FEW),
     StoCFL(tau=1.0, weights="examples", **FEW),
 ]
 
@@ -316,7 +315,7 @@ def _name_of(algorithm: Algorithm) -> str:
             changed.append(f"{field.name}={value!r}")
         elif isinstance(value, Budget) and (value.length, value.unit) == (2, "steps"):
             changed.append(f"{field.name}=2 steps")
-    return f"{type(algorithm).__name__}({', '.join(changed)})"
+    return f"{type(algorithm).__name__.removeprefix('Published')}({', '.join(changed)})"
 
 
 def _of_algorithm(algorithm: Algorithm, task: Callable[[], Classification]) -> Experiment:
@@ -335,7 +334,7 @@ def ties() -> dict[str, Make]:
 
 
 def _fits_twins(algorithm: Algorithm) -> bool:
-    return getattr(algorithm, "cluster_on", "") != "last_layer" and not getattr(algorithm, "assign_with_l2", False)
+    return not getattr(algorithm, "assign_with_l2", False)
 
 
 def _of_twins(algorithm: Algorithm) -> Experiment:
@@ -355,7 +354,7 @@ def with_data(kind: str, pairs: dict[str, data_cases.Pair]) -> dict[str, Make]:
 
 
 def _of_data(data: Callable[[], Any], task: Callable[[], nn.Module]) -> Experiment:
-    algorithm = FedGroup(num_clusters=2, pretrain_scale=2, pretrain=Budget(2, "steps"), cold_start_at="start")
+    algorithm = PublishedFedGroup(num_clusters=2, pretrain_scale=2, pretrain=Budget(2, "steps"), cold_start_at="start")
     local = LocalTraining(1, 10)
     return short(data=data(), task=task, algorithm=algorithm, rounds=ROUNDS, cohort_size=3, local=local)
 

@@ -3,7 +3,7 @@ import torch
 from quadratic import ids, quadratic_clients
 from torch.testing import assert_close
 
-from lit_cfl.aggregation import Mix, client_weights, discrepancy, draw_order, mean_by_cluster, mix_clusters
+from lit_cfl.aggregation import Mix, client_weights, discrepancy, mean_by_cluster, mix_clusters
 from lit_cfl.errors import InputError
 from lit_cfl.testing import QuadraticWork
 
@@ -66,39 +66,9 @@ def test_weights_by_examples_or_equal():
     assert client_weights(ids(3, 0, 9), "equal").tolist() == [1, 1, 1]
 
 
-def test_first_counts_the_first_drawn_with_data_of_each_cluster_whatever_the_order():  # C1
-    drawn, sizes, labels = torch.tensor([0.8, 0.7, 0.6, 0.2, 0.9, 0.1]), ids(0, 5, 9, 2, 4, 0), ids(1, 0, 1, 1, 0, 4)
-    expected = ids(0, 1, 0, 1, 0, 0)
-    assert client_weights(sizes, "drawn_first", labels, drawn).tolist() == expected.tolist()
-    order = ids(3, 5, 0, 4, 2, 1)
-    assert client_weights(sizes[order], "drawn_first", labels[order], drawn[order]).tolist() == expected[order].tolist()
-    assert client_weights(ids(), "drawn_first", ids(), torch.empty(0)).tolist() == []
-
-
-def test_drawn_order_is_a_clients_own_and_anyone_may_come_first():
-    def drawn(seed: int, *clients: int) -> torch.Tensor:
-        return draw_order(ids(*clients), 5, torch.Generator().manual_seed(seed))
-
-    assert torch.equal(drawn(1, 4, 0, 2), drawn(1, 0, 1, 2, 3, 4)[[4, 0, 2]])
-    assert {int(drawn(seed, 0, 1, 2, 3, 4).argmin()) for seed in range(40)} == {0, 1, 2, 3, 4}
-
-
-def test_mean_with_first_is_the_first_clients_model():  # check 8
-    sizes, labels = ids(3, 1, 7), ids(1, 0, 1)
-    first = mean_by_cluster(ROWS, labels, client_weights(sizes, "drawn_first", labels, torch.tensor([0.1, 0.2, 0.3])))
-    assert torch.equal(first, ROWS[[1, 0]])
-    equal = mean_by_cluster(ROWS, labels, client_weights(sizes, "equal", labels))
-    assert_close(equal, torch.stack([ROWS[1], (ROWS[0] + ROWS[2]) / 2]))
-
-
 def test_bad_weights_are_refused():
-    with pytest.raises(InputError, match="weights is 'last'; give one of examples, equal, drawn_first"):
+    with pytest.raises(InputError, match="weights is 'last'; give one of examples, equal"):
         client_weights(ids(1, 2), "last")
-    for incomplete in ((None, None), (ids(0, 0), None), (None, torch.rand(2))):
-        with pytest.raises(
-            InputError, match="weights 'drawn_first' need labels and the order in which clients were drawn"
-        ):
-            client_weights(ids(1, 2), "drawn_first", *incomplete)
     with pytest.raises(InputError, match=r"a weight is -1\.0"):
         mean_by_cluster(ROWS, ids(0, 0, 0), torch.tensor([1.0, -1.0, 3.0]))
     with pytest.raises(InputError, match="2 weights for 3 labels"):

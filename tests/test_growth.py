@@ -112,7 +112,7 @@ def test_clients_are_compared_with_as_many_clusters_some_at_a_time(monkeypatch: 
     counts = torch.ones(200, dtype=torch.int64)
     counts[ids(0, 7)] = 0  # two numbers are free
     nothing = torch.empty(0)
-    state = StoCFLState(nothing, nothing, nothing, sums, counts, nothing, {}, 0)
+    state = StoCFLState(nothing, nothing, nothing, sums, counts, nothing, 0)
     cosines = torch.nn.functional.normalize(psi) @ torch.nn.functional.normalize(sums).T
     cosines[:, ids(0, 7)] = -torch.inf
     monkeypatch.setattr(stocfl_clusters, "_AT_ONCE", 64 * 201)
@@ -125,7 +125,7 @@ def test_clients_are_compared_with_as_many_clusters_some_at_a_time(monkeypatch: 
     torch.testing.assert_close(best, cosines.max(1).values)
     monkeypatch.setattr(stocfl_clusters, "_MOST_KEPT", 300 * 200)
     torch.testing.assert_close(nearest_cluster(state, psi, keep=True)[2], cosines)
-    nobody = StoCFLState(nothing, nothing, nothing, sums[:0], counts[:0], nothing, {}, 0)
+    nobody = StoCFLState(nothing, nothing, nothing, sums[:0], counts[:0], nothing, 0)
     assert nearest_cluster(nobody, psi)[1].tolist() == [-1] * 300
     assert nearest_cluster(state, psi[:0])[1].tolist() == []
 

@@ -47,20 +47,17 @@ class Layer(nn.Module):
 
 
 class Distance(LightningModule):
-    """Model w of which each example x has the loss 1/2 |x - w|^2, and `penalty` |w|^2 as the quadratic clients have."""
+    """Model w of which each example x has the loss 1/2 |x - w|^2."""
 
-    def __init__(self, width: int, penalty: float) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.conv1, self.fc1, self.strength = Layer(width // 2), Layer(width - width // 2), penalty
+        self.conv1, self.fc1 = Layer(width // 2), Layer(width - width // 2)
 
     def forward(self, inputs: Tensor) -> Tensor:
         return inputs - torch.cat([self.conv1.weight, self.fc1.weight])
 
-    def penalty(self) -> Tensor:
-        return self.strength * (self.conv1.weight.square().sum() + self.fc1.weight.square().sum())
-
     def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        return self(batch[0]).square().sum(1) / 2 + self.penalty()
+        return self(batch[0]).square().sum(1) / 2
 
     def outcomes(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         return self(batch[0]).square().sum(1) / 2, batch[1] == 0
@@ -72,16 +69,16 @@ class Distance(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=ETA)
 
 
-def make_clients(kind: str, centers: Tensor = CENTERS, penalty: float = 0.0, chunk: int | None = None) -> Any:
+def make_clients(kind: str, centers: Tensor = CENTERS, chunk: int | None = None) -> Any:
     """Makes the clients of the contract: by closed forms, or by an engine that trains in this way."""
     if kind == "quadratic":
         return QuadraticWork(
-            centers, SIZES, ETA, label_counts=COUNTS, steps=STEPS, kernel_l2=penalty, skew="label", chunk_size=chunk,
+            centers, SIZES, ETA, label_counts=COUNTS, steps=STEPS, skew="label", chunk_size=chunk,
             true_clusters=ids(0, 1, 0, 1, 0, 1),
         )  # fmt: skip
     local = LocalTraining(STEPS, "full")
     mib = 1024 if chunk is None else chunk * centers.shape[1] * 8 // 2**20
-    return make_work(kind, lambda: Distance(centers.shape[1], penalty), data_of(centers), local, mib)
+    return make_work(kind, lambda: Distance(centers.shape[1]), data_of(centers), local, mib)
 
 
 def data_of(centers: Tensor = CENTERS) -> FederatedData:
@@ -225,19 +222,16 @@ def test_a_fit_is_averaged_over_the_clients_that_trained_held_or_not(kind: str):
         assert chunk or discrepancy(fit, expected, labels) == pytest.approx(float(distance), rel=1e-12)
 
 
-@pytest.mark.parametrize("penalty", [0.0, 0.25])
-def test_losses_of_models_have_the_requested_order_and_are_counted(kind: str, penalty: float):
-    work = work_of(kind, penalty=penalty)
+def test_losses_of_models_have_the_requested_order_and_are_counted(kind: str):
+    work = work_of(kind)
     nothing = torch.where(SIZES[MIXED] > 0, 0.0, torch.nan)[:, None]
     expected = torch.tensor([[loss(model, k) for model in MODELS] for k in MIXED.tolist()]).double() + nothing
     assert_close(work.losses(MODELS, MIXED), expected, rtol=1e-13, atol=0, equal_nan=True)
     assert costs_of(work) == (0, 0, 14 * 3)
-    penalised = work.losses(MODELS, MIXED, penalised=True)
-    assert_close(penalised, expected + penalty * MODELS.square().sum(1), rtol=1e-13, atol=0, equal_nan=True)
     of_examples = work.example_losses(MODELS[1:], MIXED)
     repeated = expected.nan_to_num().repeat_interleave(SIZES[MIXED], 0).T[1:]
     assert_close(of_examples, repeated, rtol=1e-13, atol=0)
-    assert costs_of(work) == (0, 0, 14 * (3 + 3 + 2))
+    assert costs_of(work) == (0, 0, 14 * (3 + 2))
 
 
 def test_answers_of_two_requests_come_in_order_and_their_bytes_add_up(kind: str):

@@ -42,10 +42,10 @@ def test_fedgroup_adds_its_pretraining_and_one_update_for_each_cold_start():
 
 
 def test_traffic_of_pretraining_is_in_the_first_round():
-    first, second = run(FedGroup(num_clusters=2, pretrain_scale=3, cold_start="random_once"), 30, Cohorts(5), 2)
-    assert (first.info.down, first.info.up) == (5 + 6, 5 + 6)
+    first, second = run(FedGroup(num_clusters=2, pretrain_scale=15), 30, Cohorts(5), 2)
+    assert (first.info.down, first.info.up) == (5 + 30, 5 + 30)
     assert (second.info.down, second.info.up) == (5, 5)
-    assert (second.traffic.down, second.traffic.up) == (16, 16)
+    assert (second.traffic.down, second.traffic.up) == (40, 40)
     assert first.info.similarity is not None
     assert second.info.similarity is None
 

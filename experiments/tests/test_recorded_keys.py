@@ -86,9 +86,9 @@ def test_key_of_a_run_from_before_an_option_of_the_experiment_was_removed_is_fou
 
 
 def test_class_that_behaves_as_a_removed_option_has_the_recorded_key(monkeypatch: pytest.MonkeyPatch):
-    recorded_key = compute_key({"algorithm": {"class_path": "IFCA", "init_args": {"k": 2, "order": "code"}}})
     monkeypatch.setattr(result_key, "RECORDED_AS", {("class_path", "Published"): "IFCA"})
     monkeypatch.setattr(result_key, "REMOVED", {"IFCA": {"order": "paper"}, "Published": {"order": "code"}})
+    recorded_key = compute_key({"algorithm": {"class_path": "IFCA", "init_args": {"k": 2, "order": "code"}}})
     assert compute_key({"algorithm": {"class_path": "experiments.x.Published", "init_args": {"k": 2}}}) == recorded_key
     assert compute_key({"algorithm": {"class_path": "IFCA", "init_args": {"k": 2}}}) != recorded_key
 
@@ -96,7 +96,21 @@ def test_class_that_behaves_as_a_removed_option_has_the_recorded_key(monkeypatch
 def test_words_of_a_recorded_command_are_those_of_today(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("experiments.changed_options.REWORDED", {"--algorithm.mu 0.1": "", "--lr 1": "--rate 1"})
     words = ["--algorithm.mu", "0.1", "--algorithm.mu", "0.15", "--lr", "1", "--data.shift", "[{a: b}]"]
-    assert reword(words) == ["--algorithm.mu", "0.15", "--rate", "1", "--data.shift", "[{a: b}]"]
+    assert reword(words, "FedProx") == ["--algorithm.mu", "0.15", "--rate", "1", "--data.shift", "[{a: b}]"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--algorithm.weights equal", "--algorithm.weights equal"),
+        ("--rounds 2 --algorithm.centers random", "--algorithm {}FlexCFL --rounds 2 --algorithm.centers random"),
+        ("--algorithm FeSEM --algorithm.start_partition same", "--algorithm {}FeSEM --algorithm.start_partition same"),
+        ("--algorithm FedAvg --algorithm IFCA --algorithm.weights drawn_first",
+         "--algorithm FedAvg --algorithm {}IFCA --algorithm.weights drawn_first"),
+    ],
+)  # fmt: skip
+def test_published_options_are_given_to_the_published_variant(words: str, expected: str):
+    assert reword(words.split(), "FlexCFL") == expected.format("experiments.published.Published").split()
 
 
 def test_folder_of_a_users_file_does_not_count():

@@ -186,17 +186,10 @@ class FedGroup(ClusterNumberOptions, Algorithm):
             mixed = mix_clusters(models[used], self.eta_g, self.mix, work.layout.num_parameters)
             return models.index_copy(0, used, mixed)
 
-        weights = self.weights_of(state, cohort, work, rng)
-        state, info = train_clusters(state, cohort, work, weights, prox=self.prox, mix=mix)  # lines 7 and 13
+        state, info = train_clusters(state, cohort, work, self.weights, prox=self.prox, mix=mix)  # lines 7 and 13
         info = replace(info, up=info.up + (len(used) if self.eta_g else 0))
         scores = info.scores | {"clusters/inertia": state.inertia}
         return state, replace(info, scores=scores).plus(placed)
-
-    def weights_of(
-        self, state: FedGroupState, cohort: Tensor, work: LocalWork, rng: torch.Generator
-    ) -> Weights | Tensor:
-        """Returns the weights of a round's clients in their clusters' means, for variants to override."""
-        return self.weights
 
     def place(
         self, state: FedGroupState, clients: Tensor, work: LocalWork, rng: torch.Generator

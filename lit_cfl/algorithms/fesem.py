@@ -106,7 +106,7 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
         return state, info.plus(migrated).plus(started)
 
     def weights_of(self, state: FeSEMState, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Weights | Tensor:
-        """Returns the weights of a round's clients in their clusters' means, for variants to override."""
+        """Returns the weights of the round's clients in their clusters' means: a rule, or one per client `[n]`."""
         return self.weights
 
     def assign_first(

@@ -105,7 +105,7 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
             fitted.hook = average_gradients
 
     def weights_of(self, state: IFCAState, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Weights | Tensor:
-        """Returns the weights of a round's clients in their clusters' means, for variants to override."""
+        """Returns the weights of the round's clients in their clusters' means: a rule, or one per client `[n]`."""
         return self.weights
 
     def _reassign(self, state: IFCAState, work: LocalWork) -> tuple[IFCAState, Info]:
@@ -138,7 +138,7 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
         return torch.where(able, best, -1), Info(down=len(clients) * len(state.models), closeness=-losses)
 
     def losses_of(self, models: Tensor, clients: Tensor, work: LocalWork) -> Tensor:
-        """Computes the losses `[n, k]` by which clients choose, for variants to override."""
+        """Computes the losses `[n, k]` by which clients choose, nan without data."""
         return work.losses(models, clients)
 
 

@@ -17,7 +17,6 @@ Where this differs from the paper:
 
 import warnings
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -86,7 +85,7 @@ class PACFL(Algorithm):
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[PACFLState, Info]:
         clients = clients_with_data(work)
         require_clients(1, len(clients))
-        bases = self.bases(work, clients)  # lines 3-4
+        bases = self._bases(work, clients)  # lines 3-4
         angles = self.angles_between(bases, bases).fill_diagonal_(0)  # line 6
         angles = (angles + angles.T) / 2  # makes the matrix exactly symmetric
         labels = agglomerate(angles, linkage=self.linkage, threshold=self.threshold)  # line 7
@@ -116,18 +115,27 @@ class PACFL(Algorithm):
             stacklevel=3,
         )
 
-    def bases(self, work: LocalWork, clients: Tensor) -> Tensor:
+    def _bases(self, work: LocalWork, clients: Tensor) -> Tensor:
         """Asks clients for the singular vectors `[n, m, inputs]` of their data."""
-        found = work.map(partial(self.vectors_of, number=self.num_vectors), clients)
+        found = work.map(self.vectors_of, clients)
         return pad_bases([basis for basis in found if isinstance(basis, Tensor)])
 
-    @staticmethod
-    def vectors_of(inputs: Tensor, labels: Tensor, number: int) -> Tensor:
-        """Computes the first singular vectors of a client's examples, `[m, inputs]`."""
-        return left_singular_vectors(inputs, number)
+    def vectors_of(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Computes the vectors that represent a client: the first singular vectors of its examples, `[m, inputs]`.
+
+        Args:
+            inputs: The client's inputs `[n_i, ...]`.
+            labels: Their labels, not used here.
+        """
+        return left_singular_vectors(inputs, self.num_vectors)
 
     def angles_between(self, bases: Tensor, others: Tensor) -> Tensor:
-        """Computes the distances in degrees of clients with these vectors, float64 `[n, k]`."""
+        """Computes the distances of clients in degrees, float64 `[n, k]`.
+
+        Args:
+            bases: Vectors of the clients `[n, m, inputs]`, padded with rows of zeros.
+            others: Vectors of the clients with which they are compared `[k, l, inputs]`.
+        """
         return subspace_angles(bases, others, self.angles)
 
     def _cosines(self, angles: Tensor, bases: Tensor) -> Tensor:
@@ -150,7 +158,7 @@ class PACFL(Algorithm):
         skipped = len(clients) - len(able)
         if not len(able):
             return state, Info(skipped=skipped)
-        angles = self.angles_between(self.bases(work, able), state.bases)
+        angles = self.angles_between(self._bases(work, able), state.bases)
         distances = self._to_clusters(angles, state.labels)
         index = assign(state.index, able, distances.argmin(1))
         closeness = torch.full((len(clients), distances.shape[1]), torch.nan, dtype=distances.dtype)

@@ -73,7 +73,7 @@ class StoCFL(Algorithm):
     psi_budget: Budget = Budget(10, "steps", "full")
     weights: Weights = "equal"
     sketch_dim: int | None = None
-    state_type = StoCFLState
+    state_type: ClassVar[type] = StoCFLState
     cluster_options = ("tau",)
     closeness = "cosine of the client's representation with the cluster's"
     score_columns = ("clusters/objective",)
@@ -125,7 +125,7 @@ class StoCFL(Algorithm):
             up=len(fresh) + info.up + int(trained.sum()),
             skipped=len(asked) - len(fresh) + int((~(thetas.trained & trained)).sum()),
             scores=info.scores | {"clusters/objective": objective(state)},
-            similarity=self.similarity(state, cohort, fresh, psi),
+            similarity=Similarity(cohort, cosine_similarity(psi)) if len(cohort) == len(fresh) > 1 else None,
             tables={"cosines": cosine_histogram(compared)},
         )
         return replace(state, models=models, omega=omega), info
@@ -186,27 +186,25 @@ class StoCFL(Algorithm):
         state = self.observe(state, fresh, psi, torch.cat([lived, new])[after])
         return state, [rows, psi]
 
-    # what the published code does otherwise
-
     def observe(self, state: StoCFLState, clients: Tensor, psi: Tensor, clusters: Tensor) -> StoCFLState:
         """Adds clients `[n]` with their Psi `[n, s]` to clusters `[n]`."""
         return add_members(state, clients, psi, clusters)
 
     def represent(self, state: StoCFLState, clusters: Tensor, clients: Tensor, place: Tensor) -> Tensor:
-        """Computes what clusters `[k]` are compared by, `[k, s]`; a client of the round is in `clusters[place]`."""
+        """Computes the representations `[k, s]` of clusters.
+
+        Args:
+            clusters: Numbers of the clusters, int64 `[k]`.
+            clients: Clients of the round that were observed before, int64 `[n]`.
+            place: Cluster of each of these clients, as a position in `clusters`, int64 `[n]`.
+        """
         return state.sums[clusters]  # a mean has the direction of its sum
 
     def train_omega(
         self, omega: Tensor, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Trains the global model `[d]` on all clients `[n]`; also returns which of them trained, bool `[n]`."""
-        everyone = torch.zeros_like(cohort)
+        """Trains the global model `[d]` on the clients `[n]`; also returns which of them trained, bool `[n]`."""
         fitted = work.fit(omega[None], cohort, purpose="omega")
-        means = mean_by_cluster(
-            fitted, everyone, client_weights(work.num_examples[cohort], self.weights), into=omega[None]
-        )
+        weights = client_weights(work.num_examples[cohort], self.weights)
+        means = mean_by_cluster(fitted, torch.zeros_like(cohort), weights, into=omega[None])
         return means[0], fitted.trained
-
-    def similarity(self, state: StoCFLState, cohort: Tensor, fresh: Tensor, psi: Tensor) -> Similarity | None:
-        """Compares the clients of a round by Psi, which is known only of those that sent it now."""
-        return Similarity(cohort, cosine_similarity(psi)) if len(cohort) == len(fresh) > 1 else None

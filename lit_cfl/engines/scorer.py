@@ -156,7 +156,6 @@ class Scorer:
         return Outcomes(losses, values, weights, rows[last:].T if len(rows) > last else None)
 
 
-
 def split_reads(count: int) -> list[slice]:
     """Splits examples into parts of at most one evaluation batch."""
     starts = range(0, count, EVALUATION_BATCH)

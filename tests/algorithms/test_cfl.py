@@ -195,9 +195,7 @@ def test_single_linkage_finds_the_optimal_bipartition_and_complete_does_not():  
     assert found == {"single": [0, 0, 0, 0, 1], "complete": [0, 0, 1, 1, 1]}
 
 
-@pytest.mark.parametrize(
-    ("weights", "model", "u"), [("examples", [1, 0], 1.0), ("equal", [0, 0], 0.0)]
-)
+@pytest.mark.parametrize(("weights", "model", "u"), [("examples", [1, 0], 1.0), ("equal", [0, 0], 0.0)])
 def test_mean_and_criterion_have_the_same_weights(weights: str, model: list[float], u: float):  # C32
     algorithm = replace(BY_HAND, weights=weights)
     state, info = algorithm.round(begun(algorithm, work_of(), 0, 0), EVERYONE, work_of(), rng())

@@ -42,15 +42,6 @@ def test_algorithm_keeps_the_contract(kind: type[Algorithm]):
     check_algorithm(kind())
 
 
-from experiments_published import (  # noqa: E402
-    PublishedFedGroup,
-    PublishedFeSEM,
-    PublishedFlexCFL,
-    PublishedIFCA,
-    PublishedPACFL,
-    PublishedStoCFL,
-)
-
 SPLITS = {"eps1": 100.0, "eps2": 0.0, "warmup_rounds": 0}  # splits whenever a cluster has three clients
 TWO = {"num_clusters": 2, "pretrain_scale": 2}  # four of the clients take part in the cold start
 OPTIONS: list[Algorithm] = [
@@ -59,16 +50,12 @@ OPTIONS: list[Algorithm] = [
     Ditto(weights="equal"),
     Ditto(personal=Budget(2, "steps")),
     IFCA(weights="examples"),
-    PublishedIFCA(),
     IFCA(averaging="gradients"),
     IFCA(averaging="gradients", weights="examples"),
-    PublishedIFCA(kernel_l2=0.1, kernels=("*",), drawn_first=False),
     IFCA(reassign_at_evaluation=True),
     IFCA(migrate=True),
-    PublishedFeSEM(same_start=True),
     FeSEM(start_partition="loss"),
     FeSEM(weights="examples"),
-    PublishedFeSEM(),
     FeSEM(migrate=True),
     CFL(**SPLITS | {"warmup_rounds": 1}, linkage="complete", weights="equal"),
     CFL(**SPLITS),
@@ -82,28 +69,20 @@ OPTIONS: list[Algorithm] = [
     FedDrift(start="one", delta=2.0, step_rounds=1),
     FedDrift(0.5, start="one", eager=True, step_rounds=2),
     FedGroup(measure="madc"),
-    PublishedFedGroup(centers="random"),
-    PublishedFedGroup(cold_start="random_once", pretrain_scale=1),
-    PublishedFedGroup(cold_start="random_each_round", pretrain_scale=1),
-    PublishedFedGroup(**TWO, eta_g=0.5, drawn_first=True),
-    PublishedFedGroup(**TWO, eta_g=0.5, mix="sum", weights="equal", group_start="w0"),
+    FedGroup(**TWO, eta_g=0.5, mix="sum", weights="equal"),
     FlexCFL(**TWO, eta_g=5.0),
-    PublishedFlexCFL(**TWO, cold_start="random_once"),
-    PublishedFlexCFL(num_clusters=2, measure="madc", cold_start="random_each_round"),
-    PublishedFlexCFL(num_clusters=2, centers="random", mix="sum", eta_g=0.1, shift_threshold=0.0),
-    PublishedFlexCFL(pretrain_scale=2, migrate=False, cold_start_at="start", group_start="w0", weights="equal"),
+    FlexCFL(num_clusters=2, measure="madc", mix="sum", eta_g=0.1, shift_threshold=0.0),
+    FlexCFL(pretrain_scale=2, migrate=False, weights="equal"),
     FLHC(warmup_rounds=0),
     FLHC(warmup_rounds=2, distance="cosine", linkage="average"),
     FLHC(warmup_rounds=3, distance="l1", linkage="single", weights="equal"),
     FLHC(warmup_rounds=2, linkage="ward"),
     FLHC(warmup_rounds=2, num_clusters=None, threshold=1.0),
-    PublishedPACFL(angles="sum", subspace="each_label"),
-    PublishedPACFL(num_vectors=1, linkage="weighted"),
+    PACFL(num_vectors=1, angles="sum", linkage="weighted"),
     PACFL(threshold=80, linkage="single", weights="equal"),
     PACFL(linkage="complete", threshold=0),
-    PublishedStoCFL(psi="gradient", global_update="parallel", sketch_dim=3, tau=0.9),
-    PublishedStoCFL(global_update="sequential_by_draw", representation="observed", tau=-1.0, lambda_=0.0),
-    PublishedStoCFL(),
+    StoCFL(psi="gradient", sketch_dim=3, tau=0.9),
+    StoCFL(tau=-1.0, lambda_=0.0),
     StoCFL(tau=1.0, weights="examples"),
 ]
 

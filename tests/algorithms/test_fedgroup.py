@@ -8,7 +8,6 @@ from quadratic import ids, quadratic_clients, rng
 from sklearn.metrics import adjusted_rand_score
 from torch.testing import assert_close
 
-from experiments_published import PublishedFedGroup
 from lit_cfl.aggregation import Mix, mix_clusters
 from lit_cfl.algorithms import FedAvg, FedGroup, FedGrouProx
 from lit_cfl.algorithms.fedgroup import FedGroupState
@@ -41,12 +40,6 @@ def test_cluster_starts_from_the_simple_mean_of_its_members_pretrained_models(tw
         members = state.founders[state.index[state.founders] == cluster]
         assert_close(state.models[cluster], local[members].mean(0))  # an unweighted mean, although client sizes differ
         assert_close(state.directions[cluster], local[members].mean(0) - w0)
-
-
-def test_clusters_may_start_from_w0(two_sides: QuadraticWork):
-    state, _ = PublishedFedGroup(**vars(TWO), group_start="w0").init(two_sides, rng(3))
-    assert_close(state.models, two_sides.initial(0).repeat(2, 1))
-    assert state.directions.abs().sum() > 0
 
 
 def test_cold_client_joins_its_side_when_it_is_selected(two_sides: QuadraticWork):
@@ -89,8 +82,9 @@ def test_cluster_without_selected_members_keeps_its_model(two_sides: QuadraticWo
 
 
 def test_one_cluster_from_w0_is_fedavg(two_sides: QuadraticWork):  # check 14
-    one, average = PublishedFedGroup(num_clusters=1, group_start="w0"), FedAvg()
+    one, average = FedGroup(num_clusters=1), FedAvg()
     a, b = one.init(two_sides, rng())[0], average.init(two_sides, rng())[0]
+    a = replace(a, models=a.initial[None])
     for number, cohort in enumerate([ids(0, 3, 5), ids(1, 2), ids(4, 6, 7)]):
         a, _ = one.round(a, cohort, two_sides, rng(number))
         b, _ = average.round(b, cohort, two_sides, rng(number))
@@ -169,33 +163,6 @@ def test_inertia_is_the_sum_of_squares_around_the_mean():
     assert_close(state.inertia, 2 * (1 / 3) ** 2 + (2 / 3) ** 2)  # cosines 0, 1, 1
 
 
-def test_random_centres_found_one_cluster_each(two_sides: QuadraticWork):  # RCC: each random centre becomes a cluster
-    state, info = PublishedFedGroup(**vars(TWO), centers="random").init(two_sides, rng(1))
-    assert len(state.founders) == 2
-    assert sorted(state.index[state.founders].tolist()) == [0, 1]
-    assert info.up == 2
-
-
-def test_random_cold_start_draws_again_only_if_asked():  # RAC, C19
-    work = quadratic_clients(64)
-    once = PublishedFedGroup(**vars(TWO), cold_start="random_once")
-    again = PublishedFedGroup(**vars(TWO), cold_start="random_each_round")
-    state, _ = once.init(work, rng(3))
-    everyone = torch.arange(64)
-    first, info = once.round(state, everyone, work, rng(10))
-    assert info.up == 64  # no client pre-trains
-    assert torch.equal(once.round(first, everyone, work, rng(11))[0].index, first.index)
-    drawn_anew = again.round(first, everyone, work, rng(11))[0].index
-    assert not torch.equal(drawn_anew, first.index)
-    assert torch.equal(drawn_anew[state.founders], first.index[state.founders])
-
-
-def test_everyone_may_be_placed_at_the_start(two_sides: QuadraticWork):
-    state, info = PublishedFedGroup(**vars(TWO), cold_start_at="start").init(two_sides, rng(3))
-    assert (state.index >= 0).all()
-    assert (info.down, info.up) == (4, 4 + 4)
-
-
 def test_founders_are_drawn_among_all_clients(two_sides: QuadraticWork):
     drawn = torch.cat([TWO.init(two_sides, rng(seed))[0].founders for seed in range(40)])
     times = torch.bincount(drawn, minlength=8)  # each client is drawn in 4 of 8 cases, so 20 times on average
@@ -204,7 +171,7 @@ def test_founders_are_drawn_among_all_clients(two_sides: QuadraticWork):
 
 def test_newcomers_found_no_cluster(two_sides: QuadraticWork):
     two_sides.population = ids(0, 1, 3, 4, 6)
-    algorithm = PublishedFedGroup(**(vars(TWO) | {"pretrain_scale": 4}), cold_start_at="start")
+    algorithm = replace(TWO, pretrain_scale=4)
     state, info = algorithm.init(two_sides, rng(3))
     assert state.founders.tolist() == [0, 1, 3, 4, 6]
     assert state.index[[2, 5, 7]].tolist() == [-1] * 3
@@ -220,16 +187,6 @@ def test_client_without_data_never_founds_and_stays_cold():
     assert state.founders.tolist() == [0, 2, 3, 5]
     state, _ = algorithm.round(state, ids(1, 2), work, rng())
     assert algorithm.serve(state, ids(1, 4)).index.tolist() == [-1, -1]
-
-
-@pytest.mark.parametrize("cold_start", ["random_once", "random_each_round"])
-def test_client_without_data_is_dealt_no_cluster_either(cold_start: str):
-    work = QuadraticWork(quadratic_clients(6).centers, ids(4, 0, 2, 3, 0, 1), 0.25)
-    algorithm = PublishedFedGroup(num_clusters=2, pretrain_scale=1, cold_start=cold_start)
-    state, _ = algorithm.init(work, rng())
-    state, info = algorithm.place(state, ids(1, 2, 3, 4), work, rng())
-    assert (algorithm.serve(state, ids(1, 2, 3, 4)).index >= 0).tolist() == [False, True, True, False]
-    assert info.skipped == 2
 
 
 def test_newcomer_with_an_unknown_id_is_placed_and_served(two_sides: QuadraticWork):

@@ -9,7 +9,6 @@ from quadratic import ids, quadratic_clients, rng
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from experiments_published import PublishedFeSEM
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.algorithms.fesem import FeSEM, FeSEMState
 from lit_cfl.errors import InputError
@@ -102,20 +101,6 @@ def test_three_rounds_by_hand_weighted_by_examples():
     assert_close(state.models[:, 0].tolist(), [(-1.75 - 6) / 2, (6.3 + 10) / 2])
 
 
-def test_first_weights_take_one_drawn_member_of_each_cluster():  # check 8, C1
-    work, seen = line(0.0, -6.0, 10.0), set()
-    for seed in range(12):
-        found = []
-        for cohort in (ids(0, 1, 2), ids(2, 1, 0)):
-            state = start(work, 1.0, 9.0, index=(0, 1, 1))
-            drawing = torch.Generator().manual_seed(seed)
-            after, _ = PublishedFeSEM(2).round(state, cohort, work, drawing)
-            found.append(after.models[:, 0].tolist())
-        assert found[0] == found[1]  # the order of the cohort does not matter
-        seen.add(tuple(found[0]))
-    assert seen == {(0.5, (9 - 6) / 2), (0.5, (9 + 10) / 2)}
-
-
 @pytest.mark.parametrize("weights", ["equal", "examples"])
 def test_one_cluster_is_fedavg(two_sides: QuadraticWork, weights: str):  # check 7
     one, average = FeSEM(1, weights=weights), FedAvg(weights=weights)
@@ -124,18 +109,6 @@ def test_one_cluster_is_fedavg(two_sides: QuadraticWork, weights: str):  # check
         (a, found), (b, expected) = one.round(a, cohort, two_sides, rng()), average.round(b, cohort, two_sides, rng())
         assert torch.equal(a.models, b.models)
         assert (found.down, found.up, found.scores) == (expected.down, expected.up, expected.scores)
-
-
-def test_same_start_puts_all_first_time_clients_into_one_cluster(two_sides: QuadraticWork):  # check 7, C14
-    algorithm = PublishedFeSEM(same_start=True, drawn_first=False)
-    state, _ = algorithm.init(two_sides, rng())
-    state, _ = algorithm.round(state, ids(0, 1, 2, 3, 4), two_sides, rng())
-    assert state.index.tolist() == [0, 0, 0, 0, 0, -1, -1, -1]
-    moved = replace(state, models=state.models.flip(0))  # w_0 is now nearest to another model
-    after, _ = algorithm.round(moved, ids(5, 6, 7), two_sides, rng())
-    expected = int((moved.models - two_sides.initial(0)).norm(dim=1).argmin())
-    assert expected != 0
-    assert after.index[5:].tolist() == [expected] * 3
 
 
 def test_random_start_spreads_first_time_clients():  # C14

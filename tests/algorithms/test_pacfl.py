@@ -1,9 +1,7 @@
-"""Tests PACFL on clients whose subspaces have known angles, and against results of the authors' functions."""
+"""Tests PACFL on clients whose subspaces have known angles."""
 
-import json
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +9,6 @@ from quadratic import ids, quadratic_clients, rng
 from torch import Tensor
 from torch.testing import assert_close
 
-from experiments_published import PublishedPACFL, vectors_of_labels
 from lit_cfl.algorithms import PACFL, FedAvg
 from lit_cfl.algorithms.pacfl import PACFLState
 from lit_cfl.clustering import agglomerate
@@ -19,12 +16,6 @@ from lit_cfl.clustering.subspaces import left_singular_vectors, pad_bases, subsp
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.testing import QuadraticWork
 
-# Made by commit 7ef000d of the authors' code (github.com/MMorafah/PACFL): `calculating_adjacency` on NumPy's singular
-# vectors as in main_pacfl_mix4.py (`all`) and main_pacfl.py (`each_label`), with p = 2. `lines`: the same on these
-# vectors and their negatives side by side, so that signs do not matter. `clusters`: `hierarchical_clustering` of
-# `lines`, by linkage and threshold.
-PUBLISHED = json.loads((Path(__file__).parent / "published_pacfl.json").read_text())
-LINKAGES = {"maximum": "complete", "minimum": "single", "average": "weighted"}
 COHORTS = [ids(0, 3, 4), ids(1, 2), torch.arange(6), ids(2, 5)]
 
 
@@ -47,30 +38,18 @@ def clustered(algorithm: PACFL, work: QuadraticWork) -> PACFLState:
     return algorithm.init(work, rng())[0]
 
 
-def of_clients(name: str, subspace: str) -> Tensor:
-    """Computes the subspace bases `[7, m, 6]` of clients that have the data of the authors' run."""
-    found = []
-    for inputs, labels in zip(PUBLISHED[name]["inputs"], PUBLISHED[name]["labels"], strict=True):
-        examples, marks = torch.tensor(inputs, dtype=torch.float64), torch.tensor(labels)
-        found.append(vectors_of_labels(examples, marks, 2) if subspace == "each_label" else left_singular_vectors(examples, 2))
-    return pad_bases(found)
-
-
 def test_planes_that_share_a_line_and_are_turned_around_it_by_30_degrees():
     flat = rows([1, 0, 0], [0, 1, 0])[None]
     turned = rows([1, 0, 0], [0, math.cos(math.pi / 6), math.sin(math.pi / 6)])[None]
     assert_close(subspace_angles(flat, turned, "smallest"), rows([0]), atol=1e-6, rtol=0)
     assert_close(subspace_angles(flat, turned, "sum"), rows([30]), atol=1e-6, rtol=0)
-    assert_close(PublishedPACFL().angles_between(flat, turned), rows([0]), atol=1e-6, rtol=0)
 
 
-def test_principal_angles_depend_on_the_subspaces_alone_and_those_of_vectors_on_the_vectors():
-    flat, one = rows([1, 0, 0], [0, 1, 0]), rows(at_angle(0))
+def test_principal_angles_depend_on_the_subspaces_alone():
+    flat = rows([1, 0, 0], [0, 1, 0])
     slanted = rows(at_angle(20), at_angle(65))  # another, not orthonormal basis of the same plane
     for which in ("smallest", "sum"):
         assert_close(subspace_angles(flat[None], slanted[None], which), rows([0]), atol=2e-6, rtol=0)
-    assert_close(PublishedPACFL().angles_between(flat[None], slanted[None]), rows([20]))
-    assert_close(PublishedPACFL().angles_between(one[None], -rows(at_angle(25))[None]), rows([25]))
 
 
 def test_a_smaller_subspace_has_as_many_angles_as_it_has_dimensions_and_one_without_any_is_at_90():
@@ -94,25 +73,6 @@ def test_first_singular_vectors_are_those_of_the_largest_values_and_no_more_than
     assert_close(left_singular_vectors(examples, 3).abs(), rows([0, 1, 0], [1, 0, 0]))
     assert left_singular_vectors(0 * examples, 3).shape == (0, 3)
     assert left_singular_vectors(torch.ones(4, 1, 2, 2), 2).shape == (1, 4)
-
-
-@pytest.mark.parametrize("subspace", ["all", "each_label"])
-@pytest.mark.parametrize("name", ["nonnegative", "signed"])
-def test_angles_of_vectors_and_clusters_are_those_of_the_published_code(name: str, subspace: str):
-    bases, published = of_clients(name, subspace), PUBLISHED[name]
-    angles = PublishedPACFL().angles_between(bases, bases).fill_diagonal_(0)
-    assert_close(angles, rows(*published[f"{subspace} lines"]), atol=1e-3, rtol=0)
-    for words, labels in published[f"{subspace} clusters"].items():
-        linkage, threshold = words.split()
-        found = agglomerate((angles + angles.T) / 2, linkage=LINKAGES[linkage], threshold=float(threshold))
-        assert found.tolist() == labels, words
-
-
-def test_signs_matter_in_the_published_code():  # docs/disputed_points.md
-    for name, most in (("nonnegative", 60), ("signed", 50)):
-        signed, lines = (torch.tensor(PUBLISHED[name][key]) for key in ("all", "all lines"))
-        assert float((signed - lines).min()) >= 0
-        assert float((signed - lines).max()) > most
 
 
 def test_average_linkage_of_the_published_code_is_weighted():
@@ -181,41 +141,12 @@ def test_newcomer_joins_the_cluster_at_the_smallest_distance_by_the_linkage(link
     assert int(info.closeness.argmax()) == expected
 
 
-def test_newcomers_are_placed_without_labels_unless_each_label_has_a_subspace():
+def test_newcomers_are_placed_without_labels():
     work = directions(0, 50, 6, 48)
     work.population = ids(0, 1)
     state = clustered(PACFL(), work)
     work.label_counts = work.label_counts.flip(1)  # other labels, which placing does not use
     assert PACFL().place_unlabelled(state, ids(3, 2), work, rng())[0].index.tolist() == [0, 1, 0, 1]
-    with pytest.raises(InputError, match="subspace each_label compares the examples of each label"):
-        PublishedPACFL(subspace="each_label").place_unlabelled(state, ids(3, 2), work, rng())
-
-
-def test_a_subspace_of_each_label_holds_its_vectors_side_by_side():
-    labels = torch.tensor([[2, 0, 3], [0, 1, 0]])
-    work = directions(0, 30, sizes=[5, 1], label_counts=labels)
-    state = clustered(PublishedPACFL(subspace="each_label"), work)
-    assert state.bases.shape == (2, 2, 3)  # client 0 has two labels, client 1 only one
-    assert_close(state.bases[0].abs(), rows([1, 0, 0], [1, 0, 0]))
-    assert not state.bases[1, 1].any()
-
-
-@pytest.mark.parametrize("which", ["smallest", "sum"])
-def test_rounding_of_labels_with_the_same_vector_is_not_a_dimension(which: str):
-    scales, labels = torch.tensor([[0.3], [0.7], [0.2], [0.9]]), ids(0, 0, 1, 1)
-    u, w = torch.linalg.qr(torch.randn(12, 2, generator=rng(1)))[0].T
-    bases = [vectors_of_labels(scales.roll(k) * axis, labels, 2) for k, axis in enumerate((u, w, u))]
-    found = subspace_angles(pad_bases(bases), pad_bases(bases), which)
-    assert_close(found, rows([0, 90, 0], [90, 0, 90], [0, 90, 0]), atol=0.1, rtol=0)
-
-
-def test_an_example_with_several_labels_belongs_to_the_subspaces_of_all_of_them():
-    examples = torch.eye(4).view(4, 1, 2, 2)
-    labels = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0.4, 0.6, 0], [0, 0, 0]])
-    found = vectors_of_labels(examples, labels, 2)
-    span = found.T @ found  # label 0 has example 0, label 1 examples 1 and 2, and nobody has label 2
-    assert_close(span, torch.diag(torch.tensor([1.0, 1.0, 1.0, 0.0])))
-    assert vectors_of_labels(examples, 0 * labels, 2).shape == (0, 4)
 
 
 def test_client_without_data_is_clustered_once_it_has_some():
@@ -244,9 +175,7 @@ def test_what_spans_no_subspace_is_refused():
         left_singular_vectors(torch.ones(3, 4, dtype=torch.int64), 2)
     with pytest.raises(InputError, match="an example has a value that is not finite; remove the example"):
         left_singular_vectors(rows([1, math.nan]), 2)
-    with pytest.raises(
-        InputError, match=r"angles is 'least' \(did you mean smallest\?\); give one of smallest, sum"
-    ):
+    with pytest.raises(InputError, match=r"angles is 'least' \(did you mean smallest\?\); give one of smallest, sum"):
         subspace_angles(torch.ones(1, 1, 1), torch.ones(1, 1, 1), "least")
     with pytest.raises(InputError, match="threshold is -1; it must be 0 or more"):
         PACFL(threshold=-1)

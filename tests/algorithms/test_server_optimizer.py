@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, Adagrad, Adam
 from torch.testing import assert_close
 
-from experiments_published import PublishedFedGroup
 from lit_cfl import run
 from lit_cfl.algorithms import (
     CFL,
@@ -178,8 +177,8 @@ def test_mix_of_clusters_and_migration_leave_the_momentum_with_the_cluster():
         assert_close(second.server["momentum_buffer"][cluster], moved)
 
 
-def test_algorithm_whose_init_places_clients_has_a_server_optimizer():
-    algorithm, work = PublishedFedGroup(2, pretrain_scale=1, cold_start_at="start"), quadratic_clients(8)
+def test_algorithm_whose_init_trains_clients_has_a_server_optimizer():
+    algorithm, work = FedGroup(2, pretrain_scale=1), quadratic_clients(8)
     state, info = with_server(algorithm, MOMENTUM).init(work, rng())
     expected, traffic = algorithm.init(work, rng())
     assert torch.equal(state.index, expected.index)

@@ -11,7 +11,6 @@ from quadratic import ids, quadratic_clients, rng
 from torch import Tensor
 from torch.testing import assert_close
 
-from experiments_published import PublishedStoCFL
 from lit_cfl.algorithms.ditto import Ditto
 from lit_cfl.algorithms.fedavg import FedAvg
 from lit_cfl.algorithms.stocfl import StoCFL
@@ -209,35 +208,6 @@ def test_fixed_point_lies_between_the_cluster_and_everyone():  # check 20
         assert_close(state.models[state.index[side[0]]], expected)
 
 
-def test_omega_handed_on_differs_once_there_are_two_clients(two_sides: QuadraticWork):  # check 22, C2
-    in_turn = PublishedStoCFL(**vars(GRADIENT), global_update="sequential_by_draw", representation="observed")
-    by_id = PublishedStoCFL(**vars(GRADIENT), representation="observed")
-    alone = [ran(one, two_sides, ids(3)).omega for one in (GRADIENT, in_turn, by_id)]
-    assert torch.equal(alone[0], alone[1])
-    assert torch.equal(alone[0], alone[2])
-    w0, c = two_sides.initial(0), two_sides.centers
-    first = c[2] + 0.75**3 * (w0 - c[2])
-    second = c[5] + 0.75**3 * (first - c[5])
-    parallel = c[5] + 0.75**3 * (w0 - c[5])
-    other = c[2] + 0.75**3 * (parallel - c[2])  # the two clients in the opposite order
-    assert_close(ran(GRADIENT, two_sides, ids(2, 5)).omega, (first + parallel) / 2)
-
-    def omega(algorithm: StoCFL, seed: int, *cohort: int) -> torch.Tensor:
-        begun = algorithm.init(two_sides, rng())[0]
-        return algorithm.round(begun, ids(*cohort), two_sides, torch.Generator().manual_seed(seed))[0].omega
-
-    either, ways = ((first + second) / 2, (parallel + other) / 2), set()
-    for seed in range(12):  # the order is drawn: neither the ids nor the cohort's order matter
-        found = omega(in_turn, seed, 2, 5)
-        assert torch.equal(found, omega(in_turn, seed, 5, 2))
-        ways |= {way for way in (0, 1) if torch.allclose(found, either[way])}
-        weighted = ((3 * first + 6 * second) / 9, (6 * parallel + 3 * other) / 9)
-        assert any(torch.allclose(omega(replace(in_turn, weights="examples"), seed, 2, 5), one) for one in weighted)
-        assert_close(omega(by_id, seed, 5, 2), either[0])  # the order of ids, for any order of the cohort
-        assert_close(omega(replace(by_id, weights="examples"), seed, 5, 2), weighted[0])
-    assert ways == {0, 1}
-
-
 def grown_apart() -> tuple[AtZero, StoCFLState]:
     """Makes two clusters: clients at 0 and 10 degrees, and clients at 60, 50 and 55 degrees."""
     work = at_degrees(0, 10, 60, 50, 55)
@@ -273,15 +243,19 @@ def test_number_of_a_merged_cluster_is_given_to_the_next_new_one():
     assert_close(new.sums[1], -more.centers[5])
 
 
-def test_cluster_is_represented_by_all_its_members_or_by_those_sampled():  # C21
+def test_cluster_is_represented_by_all_its_members():  # C21
     work = at_degrees(0, 40, 80, 115)
-    all_of_them = StoCFL(tau=0.76, psi="gradient")  # tau as an angle: 40.5 degrees
-    sampled = PublishedStoCFL(**vars(all_of_them), global_update="parallel")
-    for algorithm, clusters in ((all_of_them, 2), (sampled, 1)):
-        state = ran(algorithm, work, ids(0, 1, 2), ids(2, 3))  # 75 degrees from the mean at 40, but 35 degrees from 80
-        assert len(partition(state)) == clusters
-    kept = ran(sampled, work, ids(0, 1)).psi
-    assert torch.equal(kept[1], -work.centers[1])
+    algorithm = StoCFL(tau=0.76, psi="gradient")  # tau as an angle: 40.5 degrees
+    state = ran(algorithm, work, ids(0, 1, 2), ids(2, 3))  # 75 degrees from the mean at 40, but 35 degrees from 80
+    assert partition(state) == {frozenset({0, 1, 2}), frozenset({3})}
+
+
+def test_omega_is_the_mean_of_models_that_trained_from_omega(two_sides: QuadraticWork):  # check 22, C2
+    w0, c = two_sides.initial(0), two_sides.centers[[2, 5]]
+    local = c + 0.75**3 * (w0 - c)
+    assert_close(ran(GRADIENT, two_sides, ids(2, 5)).omega, local.mean(0))
+    weighted = ran(replace(GRADIENT, weights="examples"), two_sides, ids(5, 2)).omega
+    assert_close(weighted, (3 * local[0] + 6 * local[1]) / 9)
 
 
 def test_newcomer_joins_at_tau_and_else_founds_a_cluster_with_the_nearest_theta():  # check 21
@@ -389,14 +363,12 @@ def test_histogram_counts_the_pairs_that_were_compared():
 
 
 def test_similarity_is_given_where_psi_of_the_whole_cohort_is_at_hand(two_sides: QuadraticWork):
-    for representation, later in (("observed", False), ("sampled", True)):
-        algorithm = PublishedStoCFL(**vars(GRADIENT), global_update="parallel", representation=representation)
-        state, info = algorithm.round(algorithm.init(two_sides, rng())[0], ids(5, 0, 3), two_sides, rng())
-        assert info.similarity.clients.tolist() == [0, 3, 5]
-        _, info = algorithm.round(state, ids(4, 0), two_sides, rng())
-        assert (info.similarity is not None) == later
-    psi = two_sides.initial(0) - two_sides.centers[[0, 4]]
+    state, info = GRADIENT.round(GRADIENT.init(two_sides, rng())[0], ids(5, 0, 3), two_sides, rng())
+    assert info.similarity.clients.tolist() == [0, 3, 5]
+    psi = two_sides.initial(0) - two_sides.centers[[0, 3, 5]]
     assert_close(info.similarity.matrix, cosine_similarity(psi))
+    _, info = GRADIENT.round(state, ids(4, 0), two_sides, rng())
+    assert info.similarity is None
 
 
 @pytest.mark.parametrize("tau", [1.01, -1.5, float("nan")])

@@ -10,7 +10,6 @@ import pytest
 import torch
 from test_rounds import empty_data
 
-from experiments_published import PublishedFedGroup
 from lit_cfl.algorithms import (
     CFL,
     FLHC,
@@ -71,8 +70,9 @@ def test_ifca_sends_all_models_down():
     assert sent(IFCA(M), corners(), 30) == K * 30 * (M + 1)
 
 
-def test_fedgroup_is_fedavg_after_its_cold_starts():
-    algorithm = PublishedFedGroup(num_clusters=M, pretrain_scale=ALPHA, cold_start_at="start")
+@pytest.mark.parametrize("kind", [FedGroup, FedGrouProx])
+def test_fedgroup_is_fedavg_after_its_cold_starts(kind: Callable[..., FedGroup]):
+    algorithm = kind(num_clusters=M, pretrain_scale=ALPHA)
     cold_starts = N - ALPHA * M  # one update each, only up: sending w_0 is not counted
     assert sent(algorithm, corners(), 30) == 2 * K * 30 + 2 * ALPHA * M + cold_starts
 

@@ -22,7 +22,6 @@ from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MLP, MNISTCNN, Sent140GRU
 from lit_cfl.tasks import Classification
-from lit_cfl.testing import QuadraticWork
 
 Make = Callable[[], Classification]
 
@@ -150,33 +149,20 @@ def test_gradient_of_a_client_holds_the_penalty(plan: str):
     assert_close(penalised - plain, expected.expand(2, -1), rtol=0, atol=1e-12)
 
 
-def test_losses_hold_the_penalty_only_where_they_are_asked_to():
+def test_losses_leave_the_penalty_out():
     engine, plain_engine = engine_of(mlp(0.1, "fc2")), engine_of(mlp(0.0))
     work, plain_work = (one.at(2, ragged_data()) for one in (engine, plain_engine))
     models = torch.stack([engine.initial(0), 2 * engine.initial(1), 0 * engine.initial(2)])
     clients = ids(3, 0, 2)
-    plain = plain_work.losses(models, clients)
-    assert torch.equal(work.losses(models, clients).nan_to_num(-1), plain.nan_to_num(-1))
-    assert torch.equal(plain_work.losses(models, clients, penalised=True).nan_to_num(-1), plain.nan_to_num(-1))
-    norms = models[:, engine.layout.columns("fc2.weight")].square().sum(1)
-    found = work.losses(models, clients, penalised=True)
-    assert_close(found, plain + 0.1 * norms, rtol=0, atol=1e-12, equal_nan=True)
-    assert (float(norms[2]), found.isnan().tolist()) == (0.0, [[False] * 3, [True] * 3, [False] * 3])
-
-
-def test_norm_of_a_model_may_decide_which_one_fits_best():
-    centers = torch.tensor([[4.0, 0.0]], dtype=torch.float64)
-    work = QuadraticWork(centers, ids(3), 0.1, kernel_l2=0.5)
-    models = torch.tensor([[4.0, 1.0], [2.0, 0.0]], dtype=torch.float64)
-    assert work.losses(models, ids(0)).tolist() == [[0.5, 2.0]]
-    assert work.losses(models, ids(0), penalised=True).tolist() == [[9.0, 4.0]]
+    found = work.losses(models, clients)
+    assert torch.equal(found.nan_to_num(-1), plain_work.losses(models, clients).nan_to_num(-1))
+    assert found.isnan().tolist() == [[False] * 3, [True] * 3, [False] * 3]
 
 
 @pytest.mark.parametrize("penalty", [property(), 0.1], ids=["none", "a number"])
 def test_module_without_a_method_penalty_adds_none(penalty: object):
     kind = type("Plain", (Classification,), {"penalty": penalty})  # a property without a getter hides the method
     engine = engine_of(lambda: kind(MLP(12, SHAPE, 10), SGD))
-    assert engine.penalties(torch.stack([engine.initial(0)] * 2)).tolist() == [0.0, 0.0]
     losses, weights = torch.tensor([1.0, 2.0]), torch.tensor([0.5, 3.0])
     assert weigh_losses(engine.template, losses, weights).tolist() == [0.5, 6.0]
 

@@ -476,7 +476,7 @@ def measure(clients: Clients) -> dict[str, Tensor]:
         "losses": fitted.losses,
         "trained": fitted.trained,
         "gradients": clients.work.gradients(clients.models[0], everyone),
-        "losses of models": clients.work.losses(clients.models[:3], everyone, penalised=True),
+        "losses of models": clients.work.losses(clients.models[:3], everyone),
         **clients.score(torch.arange(30) // 10, index),
     }
 

@@ -43,7 +43,7 @@ class Line(QuadraticWork):
     def initial(self, number: int) -> Tensor:
         return torch.tensor([START], dtype=torch.float64)
 
-    def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
+    def losses(self, models: Tensor, clients: Tensor) -> Tensor:
         return (self.centers[clients] - models.T).abs()
 
 

@@ -14,7 +14,7 @@ from small_tasks import OWNERS, Bigram, X, language, numbers, regression, senten
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from lit_cfl.algorithms import IFCA, PACFL, FeSEM, FlexCFL
+from lit_cfl.algorithms import IFCA, FeSEM, FlexCFL
 from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.cli.main import main
 from lit_cfl.data import FederatedData
@@ -314,15 +314,13 @@ def test_what_does_not_look_at_labels_still_works(y: Any):
         (FlexCFL(2, pretrain_scale=1), "migrate compares the class counts"),
         (IFCA(2, migrate=True), "migrate compares the class counts"),
         (FeSEM(2, migrate=True), "migrate compares the class counts"),
-        (PACFL(subspace="each_label"), "subspace each_label compares the examples of each class"),
     ],
 )
 def test_an_algorithm_that_needs_classes_is_refused_before_it_starts(algorithm: Algorithm, reason: str):
     work = engine(regression).at(0, numbers().federated(0))
     with pytest.raises(InputError, match=f"{reason}.*, but these data have no classes"):
         algorithm.check(work)
-    other = {"subspace": "all"} if isinstance(algorithm, PACFL) else {"shift_metric": "loss"}
-    replace(algorithm, **other).check(work)
+    replace(algorithm, shift_metric="loss").check(work)
 
 
 def test_numbers_that_are_not_finite_or_have_a_label_space_are_refused():
