@@ -61,7 +61,7 @@ class AdaCFL(SplittingAlgorithm):
     def similarity(self, rows: Tensor) -> Tensor:
         return scale_to_similarity(distances(rows, "l2"))
 
-    def closeness(self, rows: Tensor, means: Tensor) -> Tensor:
+    def nearness(self, rows: Tensor, means: Tensor) -> Tensor:
         return -cross_distances(rows, means, "l2")
 
     def divide(self, similarity: Tensor) -> Tensor | None:

@@ -113,7 +113,7 @@ class LayerCFL(CFL):
         near = self.distance.endswith("cos")
         return cosine_similarity(rows) if near else scale_to_similarity(distances(rows, "l2"))  # Eq. 26: cosines
 
-    def closeness(self, rows: Tensor, means: Tensor) -> Tensor:
+    def nearness(self, rows: Tensor, means: Tensor) -> Tensor:
         near = self.distance.endswith("cos")
         return direction_cosines(rows, means) if near else -cross_distances(rows, means, "l2")
 

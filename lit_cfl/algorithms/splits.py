@@ -118,7 +118,7 @@ class SplittingAlgorithm(Algorithm, ABC):
         """Compares all pairs of clients, by default by cosine: `[n, n]` in [-1, 1], larger is more alike."""
         return cosine_similarity(rows)
 
-    def closeness(self, rows: Tensor, means: Tensor) -> Tensor:
+    def nearness(self, rows: Tensor, means: Tensor) -> Tensor:
         """Compares newcomers with the means of parts, by default by cosine: `[n, P]`, larger is closer."""
         return direction_cosines(rows, means)
 
@@ -196,7 +196,7 @@ class SplittingAlgorithm(Algorithm, ABC):
 
             def near(updates: Tensor, means: Tensor, start: Tensor = start, columns: Tensor = columns) -> Tensor:
                 rows = select_columns(self.features(updates, start), columns)
-                return self.closeness(rows, select_columns(means, columns))
+                return self.nearness(rows, select_columns(means, columns))
 
             fitted = work.fit(start[None], clients[here], purpose="place")
             parts, info = closest_by_update(fitted, start, state.part_means[of_split], near)
