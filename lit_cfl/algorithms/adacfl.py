@@ -27,12 +27,9 @@ _ROUNDING = 1e-5  # tolerance for distances scaled to a maximum of 2
 class AdaCFL(SplittingAlgorithm):
     """CFL that compares clients by the l2 distances of their fully connected weights, and splits by a rule of ours.
 
+    Takes the arguments of CFL but `linkage`, and:
+
     Args:
-        eps1: Threshold above 0: a cluster is split when the norm of its mean update is below it, and the condition of
-            eps2 holds.
-        eps2: Threshold of 0 or more: the largest norm of a client's update must be above it.
-        warmup_rounds: Rounds before the first split, 0 or more.
-        weights: Weights of the clients in a cluster's mean: their number of `examples`, or `equal`.
         layers: Patterns of the layers to compare; none = all fully connected layers.
     """
 

@@ -33,11 +33,9 @@ class CFL(SplittingAlgorithm):
     A cluster is split when the norm u of its mean update is below eps1 and the largest norm v of a client's update is
     above eps2. Both are in `clusters.csv`; rule of thumb: eps1 a tenth of the largest u, eps2 from eps1 to 10 eps1.
 
+    Takes the arguments of `SplittingAlgorithm`, and:
+
     Args:
-        eps1: Threshold of u, above 0.
-        eps2: Threshold of v, 0 or more.
-        warmup_rounds: Rounds before the first split, 0 or more.
-        weights: Weights of the clients in a cluster's mean: their number of `examples` (paper), or `equal` (code).
         linkage: Linkage: `single` finds the optimal bipartition (paper), `complete` may not (code) (C29).
     """
 

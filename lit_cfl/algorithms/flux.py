@@ -192,24 +192,21 @@ def _note_number(labels: Tensor, label_counts: Tensor) -> None:
         labels: Cluster of each client, int64 `[n]`.
         label_counts: Examples of each label, int64 `[n, labels]`.
     """
-    sizes = torch.bincount(labels)
+    sizes, n = torch.bincount(labels), len(labels)
     lone, few = int((sizes == 1).sum()), int(((label_counts > 0) & (label_counts < _FEW)).any(1).sum())
     if len(sizes) == 1:
-        text = (
-            f"num_clusters: auto of FLUX chose 1 cluster: the descriptors of the {len(labels)} clients form one dense "
-            "group, so all clients share a model, as in FedAvg; to divide them, lower radius_scale"
-        )
-    elif lone:
-        why = (
-            f"; {few} of {len(labels)} clients have fewer than {_FEW} examples of a label, whose moments are uncertain"
-        )
-        text = (
-            f"num_clusters: auto of FLUX chose {len(sizes)} clusters, {lone} of them of one client{why * bool(few)};"
-            " to join them, raise radius_scale, or give num_clusters"
+        found = (
+            f"1 cluster: the descriptors of the {n} clients form one dense group, so all clients share a model, as in "
+            "FedAvg; to divide them, lower radius_scale"
         )
     else:
-        return
-    warnings.warn(text, Notice, stacklevel=4)
+        why = f"; {few} of {n} clients have fewer than {_FEW} examples of a label, whose moments are uncertain"
+        found = (
+            f"{len(sizes)} clusters, {lone} of them of one client{why * bool(few)}; to join them, raise radius_scale, "
+            "or give num_clusters"
+        )
+    if lone or len(sizes) == 1:
+        warnings.warn(f"num_clusters: auto of FLUX chose {found}", Notice, stacklevel=4)
 
 
 def _require_finite(rows: Tensor, clients: Tensor) -> None:

@@ -42,8 +42,8 @@ class SplittingAlgorithm(Algorithm, ABC):
     """An algorithm that starts with one cluster and splits it; every client takes part in every round.
 
     Args:
-        eps1: Threshold of the norm u of a cluster's mean update, above 0.
-        eps2: Threshold of the largest norm v of an update, 0 or more.
+        eps1: Threshold above 0: a cluster is split when the norm u of its mean update is below it, and v is above eps2.
+        eps2: Threshold of v, the largest norm of an update in the cluster; 0 or more.
         warmup_rounds: Rounds before the first split, 0 or more.
         weights: Weights of the clients in a cluster's mean: their number of `examples` (paper), or `equal` (code).
     """
