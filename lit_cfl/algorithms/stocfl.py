@@ -43,7 +43,8 @@ from lit_cfl.algorithms.stocfl_clusters import (
     objective,
     reorder_rows,
 )
-from lit_cfl.clustering import clusters_of, cosine_similarity, merge_by_threshold, random_projection
+from lit_cfl.clustering import clusters_of, merge_by_threshold, random_projection
+from lit_cfl.clustering.merging import exact_cosines, merge_similar
 from lit_cfl.clustering.similarity import warn_if_equal
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget, LocalWork, Sketch
@@ -112,7 +113,7 @@ class StoCFL(Algorithm):
         cohort = cohort.sort().values  # clusters are numbered in the order of ids
         asked = cold(state, cohort)
         fresh, psi = self._ask_for_psi(state, asked, work)  # lines 5-8
-        state, compared = self._merge(state, cohort, fresh, psi)  # lines 9-17
+        state, similar = self._merge(state, cohort, fresh, psi)  # lines 9-17
         labels = clusters_of(state.index, cohort)
         cohort, labels = cohort[labels >= 0], labels[labels >= 0]  # a client without data stays unobserved
         weights = client_weights(work.num_examples[cohort], self.weights)
@@ -125,8 +126,8 @@ class StoCFL(Algorithm):
             up=len(fresh) + info.up + int(trained.sum()),
             skipped=len(asked) - len(fresh) + int((~(thetas.trained & trained)).sum()),
             scores=info.scores | {"clusters/objective": objective(state)},
-            similarity=Similarity(cohort, cosine_similarity(psi)) if len(cohort) == len(fresh) > 1 else None,
-            tables={"cosines": cosine_histogram(compared)},
+            similarity=Similarity(cohort, similar) if len(cohort) == len(fresh) > 1 else None,
+            tables={"cosines": cosine_histogram(similar)},
         )
         return replace(state, models=models, omega=omega), info
 
@@ -169,22 +170,24 @@ class StoCFL(Algorithm):
             warn_if_equal(rows)  # warns about equal zero rows only: other equal rows are merged correctly
         return clients[fitted.trained], rows
 
-    def _merge(
-        self, state: StoCFLState, cohort: Tensor, fresh: Tensor, psi: Tensor
-    ) -> tuple[StoCFLState, list[Tensor]]:
-        """Merges the clusters of the cohort (lines 9 to 17); returns the state and the compared representations."""
+    def _merge(self, state: StoCFLState, cohort: Tensor, fresh: Tensor, psi: Tensor) -> tuple[StoCFLState, Tensor]:
+        """Merges the clusters of the cohort (lines 9 to 17).
+
+        Also returns the cosines of the compared representations, of known clusters and then of new clients `[k, k]`.
+        """
         labels = clusters_of(state.index, cohort)
         known, labels = cohort[labels >= 0], labels[labels >= 0]
         touched, place = labels.unique(return_inverse=True)
         rows = self.represent(state, touched, known, place)  # line 10
         if not len(touched) + len(fresh):
-            return state, [rows, psi]
-        groups = merge_by_threshold([rows, psi], self.tau)  # lines 12-17; groups with a known cluster come first
+            return state, rows.new_empty(0, 0)
+        similar = exact_cosines([rows, psi])
+        groups = merge_similar(similar, self.tau)  # lines 12-17; groups with a known cluster come first
         before, after = groups[: len(touched)], groups[len(touched) :]
         state, lived = merge_clusters(state, touched, before)
         state, new = create_clusters(state, state.omega.expand(int(groups.max()) + 1 - len(lived), -1))
         state = self.observe(state, fresh, psi, torch.cat([lived, new])[after])
-        return state, [rows, psi]
+        return state, similar.to(psi.dtype)
 
     def observe(self, state: StoCFLState, clients: Tensor, psi: Tensor, clusters: Tensor) -> StoCFLState:
         """Adds clients `[n]` with their Psi `[n, s]` to clusters `[n]`."""

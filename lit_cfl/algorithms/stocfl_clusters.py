@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_cfl.clustering import assign, cosine_similarity, direction_cosines
-from lit_cfl.clustering.products import ROWS_AT_ONCE, Rows
+from lit_cfl.clustering import assign, direction_cosines
+from lit_cfl.clustering.products import ROWS_AT_ONCE
 
 _BINS = 40  # number of bins of the histogram of cosines
 _AT_ONCE = 2**22  # number of cosines between clients and clusters that are computed at once
@@ -117,10 +117,9 @@ def objective(state: StoCFLState) -> float:
     return float(directions.sum(0).square().sum() - directions.square().sum()) / 2
 
 
-def cosine_histogram(representations: Rows) -> list[dict[str, Any]]:
-    """Counts the pairs of representations `[n, s]` whose cosine lies in each bin; leaves out empty bins."""
-    similarity = cosine_similarity(representations).double()
-    pairs = similarity[torch.ones_like(similarity).triu(1).bool()]
+def cosine_histogram(similarity: Tensor) -> list[dict[str, Any]]:
+    """Counts the pairs of clusters whose cosine, of `[n, n]`, lies in each bin; leaves out empty bins."""
+    pairs = similarity[torch.ones_like(similarity, dtype=torch.bool).triu(1)].double()
     counts = torch.histc(pairs, _BINS, -1, 1).int().tolist()
     edges = [round(2 * k / _BINS - 1, 3) for k in range(_BINS + 1)]
     return [{"low": edges[k], "high": edges[k + 1], "pairs": count} for k, count in enumerate(counts) if count]

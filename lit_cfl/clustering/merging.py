@@ -83,13 +83,29 @@ def merge_by_threshold(representations: Rows, tau: float) -> Tensor:
     """
     if not -1 <= tau <= 1:
         raise InputError(f"tau {tau} is not a cosine; give a number in [-1, 1]")
-    if tau >= 1:
-        norms = torch.cat([squared_norms(rows) for rows in chunks_of(representations)])
-        require_finite(norms, "representation")
-        return torch.arange(len(norms))
+    if tau < 1:
+        return merge_similar(exact_cosines(representations), tau)
+    norms = torch.cat([squared_norms(rows) for rows in chunks_of(representations)])
+    require_finite(norms, "representation")
+    return torch.arange(len(norms))
+
+
+def merge_similar(similarity: Tensor, tau: float) -> Tensor:
+    """Joins clusters as `merge_by_threshold` does, given their cosines `[n, n]` from `exact_cosines`."""
+    from scipy.sparse import csr_array
+
+    return components(csr_array((similarity >= tau).numpy())) if tau < 1 else torch.arange(len(similarity))
+
+
+def exact_cosines(representations: Rows) -> Tensor:
+    """Computes the cosines of representations `[n, d]`: float64 `[n, n]`, so that a cosine of exactly tau is found.
+
+    Raises:
+        InputError: a representation that is not finite.
+    """
     products = gram(representations)
     require_finite(products.diagonal(), "representation")
-    return components((cosines(products) >= tau).numpy())
+    return cosines(products)
 
 
 def merge_tree(distances: Tensor, linkage: Linkage) -> np.ndarray:
