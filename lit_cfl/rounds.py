@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from torch import Tensor
@@ -101,10 +101,6 @@ def warn_of_ineffective_options(
     name = type(algorithm).__name__
     if (without_clusters := describe_late_clustering(algorithm, num_rounds)) is not None:
         _note(without_clusters)
-    for option, other in _list_unused(algorithm):
-        value, cause = (getattr(algorithm, one) for one in (option, other))
-        cause = str(cause).lower() if isinstance(cause, bool) else cause  # true or false, as in a YAML file
-        _note(f"{name}.{option} is {value}, which has no effect, since {other} is {cause}")
     for shift in shifts:
         late = [completed for completed in shift.change_rounds if completed >= num_rounds]
         if late:
@@ -130,15 +126,6 @@ def describe_late_clustering(algorithm: Algorithm, num_rounds: int) -> str | Non
         f"{type(algorithm).__name__} does not cluster before round {first + 1}, but rounds is {num_rounds}, so "
         f"{result}; raise rounds above {first}{lower}"
     )
-
-
-def _list_unused(algorithm: Algorithm) -> Iterator[tuple[str, str]]:
-    """Yields each option that was set but has no effect, and the option that is the cause."""
-    defaults = {one.name: one.default for one in fields(algorithm)}
-    for kind in type(algorithm).__mro__:
-        for option, (other, without_effect) in vars(kind).get("unused_if", {}).items():
-            if getattr(algorithm, option) != defaults[option] and without_effect(getattr(algorithm, other)):
-                yield option, other
 
 
 def _note(text: str) -> None:

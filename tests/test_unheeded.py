@@ -9,30 +9,19 @@ import pytest
 import torch
 from digits_experiment import digits
 
-from lit_cfl import algorithms
 from lit_cfl.algorithms import (
     CFL,
     FLHC,
-    FLUX,
-    IFCA,
     AdaCFL,
-    Algorithm,
     FedAvg,
     FedDrift,
-    FedEM,
-    FedGrouProx,
-    FedProx,
-    FeSEM,
-    FlexCFL,
     LayerCFL,
-    StoCFL,
 )
 from lit_cfl.data.shift import Shift, ShiftContext
 from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.shift import Incremental, LabelDrift, SwapAll
 from lit_cfl.errors import Notice
-from lit_cfl.local_work import Budget
-from lit_cfl.rounds import Cohorts, _list_unused, warn_of_ineffective_options
+from lit_cfl.rounds import Cohorts, warn_of_ineffective_options
 
 
 def notes(algorithm: Any, num_rounds: int, shifts: Sequence[Shift] = (), dropout: float = 0.0) -> list[str]:
@@ -115,35 +104,6 @@ def test_dropout_that_a_round_of_all_clients_does_not_heed_is_noted():
         name = type(algorithm).__name__
         expected = f"dropout is 0.3, but {name} asks all clients in {when}, where dropout does not apply"
         assert notes(algorithm, 5, dropout=0.3) == [expected]
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "expected"),
-    [
-        (IFCA(shift_metric="loss"), ["shift_metric is loss, which has no effect, since migrate is false"]),
-        (FeSEM(shift_threshold=0.1), ["shift_threshold is 0.1, which has no effect, since migrate is false"]),
-        (IFCA(migrate=True, shift_metric="loss", shift_threshold=0.1), []),
-        (FlexCFL(shift_metric="loss"), []),
-        (FlexCFL(num_clusters=4, max_clusters=5), ["max_clusters is 5, which has no effect, since num_clusters is 4"]),
-        (FedEM(num_clusters="auto", max_clusters=5), []),
-        (FLUX(num_clusters=2, radius_scale=2), ["radius_scale is 2, which has no effect, since num_clusters is 2"]),
-        (
-            StoCFL(psi="gradient", psi_budget=Budget(5)),
-            [f"psi_budget is {Budget(5)}, which has no effect, since psi is gradient"],
-        ),
-        (FedGrouProx(mix="sum", measure="madc"), ["mix is sum, which has no effect, since eta_g is 0.0"]),
-        (FedProx(straggler_work="drop"), ["straggler_work is drop, which has no effect, since stragglers is 0.0"]),
-    ],
-)
-def test_an_option_that_another_one_switches_off_is_noted(algorithm: Any, expected: list[str]):
-    assert notes(algorithm, 20) == [f"{type(algorithm).__name__}.{line}" for line in expected]
-
-
-def test_no_default_is_noted():
-    for name in algorithms.__all__:
-        kind = getattr(algorithms, name)
-        if isinstance(kind, type) and issubclass(kind, Algorithm) and kind is not Algorithm:
-            assert list(_list_unused(kind())) == []
 
 
 def test_the_baseline_is_noted_too_when_an_experiment_is_prepared():

@@ -10,21 +10,13 @@ Where this differs from the paper:
 * everything else is CFL's (C30, C32): the criterion, the means, and how a newcomer is placed, by l2 distance.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
-from lit_cfl.algorithms.base import Info
-from lit_cfl.algorithms.splits import (
-    Comparison,
-    SplitState,
-    SplittingAlgorithm,
-    place_by_splits,
-    scale_to_similarity,
-    select_columns,
-)
+from lit_cfl.algorithms.splits import SplittingAlgorithm, scale_to_similarity
 from lit_cfl.clustering import agglomerate, cross_distances, distances, merge_distances
 from lit_cfl.local_work import LocalWork
 
@@ -35,12 +27,9 @@ _ROUNDING = 1e-5  # tolerance for distances scaled to a maximum of 2
 class AdaCFL(SplittingAlgorithm):
     """CFL that compares clients by the l2 distances of their fully connected weights, and splits by a rule of ours.
 
+    Takes the arguments of CFL but `linkage`, and:
+
     Args:
-        eps1: Threshold above 0: a cluster is split when the norm of its mean update is below it, and the condition of
-            eps2 holds.
-        eps2: Threshold of 0 or more: the largest norm of a client's update must be above it.
-        warmup_rounds: Rounds before the first split, 0 or more.
-        weights: Weights of the clients in a cluster's mean: their number of `examples`, or `equal`.
         layers: Patterns of the layers to compare; none = all fully connected layers.
     """
 
@@ -57,19 +46,20 @@ class AdaCFL(SplittingAlgorithm):
         # columns() raises an error that lists the existing layers, even if the net has no fully connected layers
         work.layout.columns((self._layers(work) or ["linear[0]"]) if self.layers is None else self.layers)
 
-    def place(
-        self, state: SplitState, clients: Tensor, work: LocalWork, rng: torch.Generator
-    ) -> tuple[SplitState, Info]:
-        """Walks clients down the tree of splits, at each split to the part with the nearest mean weights."""
-        return place_by_splits(state, clients, work, features=_weights, closeness=_nearness)
-
     def _layers(self, work: LocalWork) -> list[str]:
         return work.layout.layers_of("linear") if self.layers is None else self.layers
 
-    def compare(self, updates: Tensor, start: Tensor, work: LocalWork) -> Comparison:
-        weights, layers = _weights(updates, start), self._layers(work)
-        rows = select_columns(weights, work.layout.columns(layers))
-        return Comparison(weights, layers, scale_to_similarity(distances(rows, "l2")))
+    def features(self, updates: Tensor, start: Tensor) -> Tensor:
+        return updates.add_(start[: updates.shape[1]])  # the weights
+
+    def choose_layers(self, features: Tensor, work: LocalWork) -> tuple[list[str], Sequence[Mapping[str, Any]]]:
+        return self._layers(work), ()
+
+    def similarity(self, rows: Tensor) -> Tensor:
+        return scale_to_similarity(distances(rows, "l2"))
+
+    def nearness(self, rows: Tensor, means: Tensor) -> Tensor:
+        return -cross_distances(rows, means, "l2")
 
     def divide(self, similarity: Tensor) -> Tensor | None:
         return cut_at_largest_gap(similarity)
@@ -89,11 +79,3 @@ def cut_at_largest_gap(similarity: Tensor) -> Tensor | None:
     if not gaps.max() > _ROUNDING:
         return None
     return agglomerate(1 - similarity, linkage="complete", num_clusters=len(gaps) + 1 - int(gaps.argmax()))
-
-
-def _weights(updates: Tensor, start: Tensor) -> Tensor:
-    return updates.add_(start[: updates.shape[1]])  # in place, since the rows may be in a large file
-
-
-def _nearness(weights: Tensor, means: Tensor) -> Tensor:
-    return -cross_distances(weights, means, "l2")

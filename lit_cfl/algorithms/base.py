@@ -141,10 +141,6 @@ class Assignment:
         return replace(self, index=self.index[which], weights=None if self.weights is None else self.weights[which])
 
 
-Unused = Mapping[str, tuple[str, Callable[[Any], bool]]]
-"""Options that have no effect at some values of another: `{option: (other option, is such a value)}`."""
-
-
 @dataclass(frozen=True)
 class Algorithm(ABC):
     """A federated learning algorithm. Every field has a default; methods never change their arguments.
@@ -164,8 +160,6 @@ class Algorithm(ABC):
     sees_truth: ClassVar[bool] = False  # True if the algorithm reads `LocalWork.true_clusters`, as an upper bound may
     caveat: ClassVar[str] = ""  # a sentence printed with the algorithm's results
     cluster_options: ClassVar[tuple[str, ...]] = ()  # options that decide the number of clusters; empty = no clusters
-    # options without effect at some value of another one; those of base classes count, too
-    unused_if: ClassVar[Unused] = {}
     mixes_models: ClassVar[bool] = False  # True if `serve` gives weights: a client uses a mixture of models
 
     def check(self, work: LocalWork) -> None:  # noqa: B027  # most algorithms have nothing to check

@@ -20,13 +20,10 @@ Where this differs from the paper:
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
-from lit_cfl.algorithms.base import Info
-from lit_cfl.algorithms.splits import Comparison, SplitState, SplittingAlgorithm, place_by_splits
-from lit_cfl.clustering import bipartition, cosine_similarity, direction_cosines
-from lit_cfl.local_work import LocalWork
+from lit_cfl.algorithms.splits import SplittingAlgorithm
+from lit_cfl.clustering import bipartition
 
 
 @dataclass(frozen=True)
@@ -36,11 +33,9 @@ class CFL(SplittingAlgorithm):
     A cluster is split when the norm u of its mean update is below eps1 and the largest norm v of a client's update is
     above eps2. Both are in `clusters.csv`; rule of thumb: eps1 a tenth of the largest u, eps2 from eps1 to 10 eps1.
 
+    Takes the arguments of `SplittingAlgorithm`, and:
+
     Args:
-        eps1: Threshold of u, above 0.
-        eps2: Threshold of v, 0 or more.
-        warmup_rounds: Rounds before the first split, 0 or more.
-        weights: Weights of the clients in a cluster's mean: their number of `examples` (paper), or `equal` (code).
         linkage: Linkage: `single` finds the optimal bipartition (paper), `complete` may not (code) (C29).
     """
 
@@ -50,16 +45,5 @@ class CFL(SplittingAlgorithm):
     )
     linkage: Literal["single", "complete"] = "single"
 
-    def compare(self, updates: Tensor, start: Tensor, work: LocalWork) -> Comparison:
-        return Comparison(updates, ["*"], cosine_similarity(updates))
-
     def divide(self, similarity: Tensor) -> Tensor:
-        return bipartition(similarity, self.linkage)
-
-    def place(
-        self, state: SplitState, clients: Tensor, work: LocalWork, rng: torch.Generator
-    ) -> tuple[SplitState, Info]:
-        """Walks clients down the tree of splits, at each split to the part whose mean update is closest by cosine."""
-        return place_by_splits(
-            state, clients, work, features=lambda updates, start: updates, closeness=direction_cosines
-        )
+        return bipartition(similarity, self.linkage)  # Algorithm 3, for the cosines of Delta_i and Delta_j

@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import Weights
+from lit_cfl.aggregation import Weights, client_weights
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, require_not_negative
 from lit_cfl.algorithms.cluster_steps import average_in_clusters
 from lit_cfl.algorithms.personal_models import clients_without_model, look_up_models, starting_models, with_trained
@@ -73,7 +73,9 @@ class Ditto(Algorithm):
         self, state: DittoState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[DittoState, Info]:
         everyone = torch.zeros(len(cohort), dtype=torch.int64)
-        models, info, fitted = average_in_clusters(work, state.models, cohort, everyone, self.weights)  # lines 5 and 8
+        weights = client_weights(work.num_examples[cohort], self.weights)
+        fitted = work.fit(state.models, cohort)  # line 5
+        models, info = average_in_clusters(fitted, state.models, everyone, weights, work)  # line 8
         own, personal = self._personalise(state, cohort, work)  # line 6
         info = replace(info, loss=own.loss, skipped=int((~(fitted.trained & own.trained)).sum()))
         return replace(state, models=models, personal=personal), info

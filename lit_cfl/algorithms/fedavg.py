@@ -14,10 +14,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import Weights
+from lit_cfl.aggregation import Weights, client_weights
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info
 from lit_cfl.algorithms.cluster_steps import average_in_clusters
-from lit_cfl.local_work import Budget, LocalWork
+from lit_cfl.local_work import Fitted, LocalWork
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,23 +48,15 @@ class FedAvg(Algorithm):
     def round(
         self, state: FedAvgState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FedAvgState, Info]:
-        return self.average(state, cohort, work)
-
-    def average(
-        self, state: FedAvgState, cohort: Tensor, work: LocalWork, prox: float = 0.0, budget: Budget | None = None
-    ) -> tuple[FedAvgState, Info]:
-        """Trains the clients of a round from the global model and averages the results.
-
-        Args:
-            cohort: Ids of the clients, int64 `[n]`.
-            prox: Pull of a local model towards the one from which it started, 0 or more.
-            budget: Duration of each client's training; None = the run's.
-        """
         everyone = torch.zeros(len(cohort), dtype=torch.int64)
-        models, info, _ = average_in_clusters(
-            work, state.models, cohort, everyone, self.weights, prox=prox, budget=budget
-        )
+        weights = client_weights(work.num_examples[cohort], self.weights)
+        fitted = self.train(state.models, cohort, work, rng)
+        models, info = average_in_clusters(fitted, state.models, everyone, weights, work)
         return FedAvgState(models), info
+
+    def train(self, models: Tensor, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Fitted:
+        """Trains the clients `[n]` of a round from the global model `[1, d]`, for variants to override."""
+        return work.fit(models, cohort)
 
     def place(
         self, state: FedAvgState, clients: Tensor, work: LocalWork, rng: torch.Generator

@@ -23,7 +23,7 @@ Where this differs from the paper:
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -50,12 +50,11 @@ _APART = 1e30  # distance of clusters with a loss that is not finite
 class FedDriftState:
     """Cluster models, the clients' clusters, and the clients' losses at the last time step."""
 
-    models: Tensor  # [K, d]
+    models: Tensor  # w_m [M, d]
     index: Tensor  # [clients], -1 = no cluster yet
     losses: Tensor  # each client's loss under its best model at the last time step, float64 [clients]; nan = unknown
-    # number of examples that chose each cluster, summed over the time steps, int64 [K]; 0 = the cluster number is free
-    sizes: Tensor
-    new: Tensor  # True for clusters made at the start of this time step, bool [K]
+    sizes: Tensor  # number of examples that chose each cluster, summed over the time steps, int64 [M]
+    new: Tensor  # True for clusters made at the start of this time step, bool [M]
 
 
 @dataclass(frozen=True)
@@ -115,12 +114,12 @@ class FedDrift(Algorithm):
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FedDriftState, Info]:
         w0, able, alone = work.initial(0), clients_with_data(work), self.start == "clients"
-        index = torch.full((len(work.num_examples),), -1)
         who = able if alone else work.population
-        index = assign(index, who, torch.arange(len(who)) if alone else torch.zeros_like(who))
-        number = len(who) if alone else 1
+        numbers = torch.arange(len(who)) if alone else torch.zeros_like(who)
+        index = assign(torch.full((len(work.num_examples),), -1), who, numbers)
         losses = torch.full(index.shape, torch.nan, dtype=torch.float64)
         losses[able] = work.losses(w0[None], able)[:, 0].double()
+        number = int(numbers.max()) + 1
         sizes, new = torch.zeros(number, dtype=torch.int64), torch.full((number,), alone)
         state = FedDriftState(w0.repeat(number, 1), index, losses, sizes, new)
         return _record_choices(state, able, index[able], work), Info()
@@ -136,67 +135,71 @@ class FedDrift(Algorithm):
         return state, info.plus(placed).plus(step)
 
     def begin_time_step(self, state: FedDriftState, work: LocalWork) -> tuple[FedDriftState, Info]:
-        """Lets every client with data choose its best model or detect a drift; then merges clusters."""
-        able, alive = clients_with_data(work), (state.sizes > 0).nonzero().flatten()
-        losses = work.losses(state.models[alive], able).double().nan_to_num(torch.inf)  # [n, alive]
-        least, nearest = losses.min(1)  # ties: the lowest cluster number
-        seen = _extend(state.losses, len(work.num_examples) - len(state.losses), torch.nan)
-        drifts = least - seen[able] > self.delta
+        """Lets every client with data choose its best model or detect a drift; then merges clusters.
+
+        Numbers of clusters in `migrations` are those before the mergers.
+        """
+        able = clients_with_data(work)
+        losses = work.losses(state.models, able).double().nan_to_num(torch.inf)  # [n, M]
+        least, best = losses.min(1)  # ties: the lowest cluster number
+        missing = least.new_full((len(work.num_examples) - len(state.losses),), torch.nan)
+        earlier = torch.cat([state.losses, missing])
+        drifts = least - earlier[able] > self.delta  # Algorithm 1: drift detection
+        sources = best[drifts][:1] if self.eager else best[drifts]
+        labels = best.masked_scatter(drifts, len(state.models) + torch.arange(len(sources)).expand(int(drifts.sum())))
         before = clusters_of(state.index, able)
-        state = replace(state, losses=seen.index_copy(0, able, least), new=torch.zeros_like(state.new))
-        state, started = _start_models(state, alive[nearest[drifts]], together=self.eager)
-        labels = alive[nearest].masked_scatter(drifts, started)
+        state = _append_models(replace(state, losses=earlier.index_copy(0, able, least)), state.models[sources])
         state = _record_choices(state, able, labels, work)
-        changed = drifts | (labels != before)
-        rows = torch.stack([able, before, labels, drifts.long()], dim=1)[changed & (before >= 0)].tolist()
-        tables = {"migrations": [dict(zip(self.tables["migrations"], row, strict=True)) for row in rows]}
+        moved = before >= 0
+        rows = torch.stack([able, before, labels, drifts.long()], dim=1)[moved & (drifts | (labels != before))]
+        tables: dict[str, list[dict[str, Any]]] = {
+            "migrations": [dict(zip(self.tables["migrations"], row, strict=True)) for row in rows.tolist()]
+        }
         if not self.eager:
-            stays = labels == alive[nearest]
-            examples = work.num_examples[able[stays]]
-            state, tables["mergers"] = self._merge(state, losses[stays], nearest[stays], alive, examples)
-        scores = (float(drifts.sum()), float((labels != before)[before >= 0].sum()))
+            state, tables["mergers"] = self._merge(
+                state, losses[~drifts], best[~drifts], work.num_examples[able[~drifts]]
+            )
+        scores = (float(drifts.sum()), float((labels != before)[moved].sum()))
         info = Info(down=losses.numel(), scores=dict(zip(SHIFT_SCORES, scores, strict=True)), tables=tables)
         return state, replace(info, bytes_up=4 * losses.numel())
 
     def _merge(
-        self, state: FedDriftState, losses: Tensor, nearest: Tensor, alive: Tensor, num_examples: Tensor
-    ) -> tuple[FedDriftState, list[dict[str, float | None]]]:
-        """Merges clusters hierarchically by complete linkage while the minimum distance is below `merge_delta`.
+        self, state: FedDriftState, losses: Tensor, labels: Tensor, num_examples: Tensor
+    ) -> tuple[FedDriftState, list[dict[str, Any]]]:
+        """Merges clusters hierarchically while the minimum distance is below `merge_delta` (Algorithm 2).
 
         Also returns the rows of `mergers.csv`: all mergers up to one cluster, including those at larger distances.
 
         Args:
-            losses: Losses of clients in clusters that are not new, under each model `[n, alive]`.
-            nearest: Column of each client's cluster, int64 `[n]`.
-            alive: Numbers of the clusters, int64 `[alive]`.
+            losses: Losses of clients in clusters that are not new, under each earlier model `[n, M]`.
+            labels: Cluster of each client, int64 `[n]`.
             num_examples: Examples of each client, int64 `[n]`.
         """
-        held, place = nearest.unique(return_inverse=True)
-        if len(held) < 2:
+        chosen, place = labels.unique(return_inverse=True)
+        if len(chosen) < 2:
             return state, []
-        found = cluster_distances(mean_by_cluster(losses[:, held], place, num_examples.double()))
+        found = cluster_distances(mean_by_cluster(losses[:, chosen], place, num_examples.double()))
         threshold = self.delta if self.merge_delta is None else self.merge_delta
-        groups = agglomerate(found, linkage="complete", threshold=threshold)  # numbered by lowest member
-        rows: list[dict[str, float | None]] = [
+        merged = agglomerate(found, linkage="complete", threshold=threshold)  # numbered by lowest member
+        rows: list[dict[str, Any]] = [
             {
-                "clusters": len(held) - 1 - k,
+                "clusters": len(chosen) - 1 - k,
                 "distance": distance if distance < _APART else None,
                 "merged": int(distance < threshold),
             }
             for k, distance in enumerate(merge_distances(found, linkage="complete").tolist())
         ]
-        return merge_clusters(state, alive[held], groups), rows
+        return merge_clusters(state, chosen, merged), rows
 
     def place(
         self, state: FedDriftState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FedDriftState, Info]:
         """Gives clients with data the model with the minimum training loss, ignoring new models unless all are new."""
-        known = (state.sizes > 0) & ~state.new
-        numbers = (known if known.any() else state.sizes > 0).nonzero().flatten()
+        known = (~state.new if not state.new.all() else state.new).nonzero().flatten()
         able = work.num_examples[clients] > 0
-        found = work.losses(state.models[numbers], clients[able])
+        found = work.losses(state.models[known], clients[able])
         losses = found.new_full((len(clients), len(state.models)), torch.nan)
-        losses[able] = losses[able].index_copy(1, numbers, found)
+        losses[able] = losses[able].index_copy(1, known, found)
         labels = torch.where(able, losses.nan_to_num(torch.inf).argmin(1), -1)
         info = Info(down=found.numel(), skipped=int((~able).sum()), closeness=-losses)
         return replace(state, index=assign(state.index, clients, labels)), info
@@ -222,48 +225,30 @@ def cluster_distances(losses: Tensor) -> Tensor:
 def merge_clusters(state: FedDriftState, clusters: Tensor, groups: Tensor) -> FedDriftState:
     """Merges the clusters that belong to the same group; `clusters` (ascending) and `groups` are int64 `[n]`.
 
-    The lowest cluster number of a group remains, the others become free. Its model becomes the group's mean, weighted
-    by the examples that have chosen each cluster.
+    A merged cluster has the place of its lowest number, and all clusters are numbered again in this order. Its model is
+    the mean of the merged ones, weighted by the examples that have chosen each.
     """
-    if int(groups.max()) + 1 == len(clusters):
-        return state
-    sizes, numbers = state.sizes[clusters], torch.full((int(groups.max()) + 1,), len(state.sizes))
-    numbers = numbers.scatter_reduce(0, groups, clusters, "amin")
-    into = numbers[groups]
-    renamed = torch.arange(len(state.sizes)).index_copy(0, clusters, into)
-    alone = torch.bincount(groups)[groups] == 1
-    means = torch.where(
-        alone[:, None], state.models[clusters], mean_by_cluster(state.models[clusters], groups, sizes)[groups]
-    )
+    lowest = torch.full((int(groups.max()) + 1,), len(state.models)).scatter_reduce(0, groups, clusters, "amin")
+    into = torch.arange(len(state.models)).index_copy(0, clusters, lowest[groups])  # all others stay alone
+    kept, renamed = into.unique(return_inverse=True)
+    several = torch.bincount(renamed)[:, None] > 1
     return replace(
         state,
-        models=state.models.index_copy(0, into, means),
+        models=torch.where(several, mean_by_cluster(state.models, renamed, state.sizes), state.models[kept]),
         index=torch.where(state.index >= 0, renamed[state.index.clamp(min=0)], -1),
-        sizes=state.sizes.index_fill(0, clusters, 0).index_add(0, into, sizes),
+        sizes=torch.zeros_like(kept).index_add(0, renamed, state.sizes),
+        new=state.new[kept],
     )
 
 
-def _start_models(state: FedDriftState, sources: Tensor, together: bool) -> tuple[FedDriftState, Tensor]:
-    """Starts a model for each client that drifted, as a copy of its best model. Free numbers are used first.
-
-    Args:
-        sources: Number of each such client's best model, int64 `[m]`.
-        together: True to start one model for all of them, a copy of the first one's.
-
-    Returns:
-        The state, and the number of each client's model, int64 `[m]`.
-    """
-    copied = sources[:1] if together else sources
-    free, size = (state.sizes == 0).nonzero().flatten(), len(state.sizes)
-    numbers = torch.cat([free, size + torch.arange(len(copied))])[: len(copied)]
-    missing = int((numbers >= size).sum())
-    state = replace(
+def _append_models(state: FedDriftState, models: Tensor) -> FedDriftState:
+    """Adds new clusters with these models `[m, d]`, which no client has chosen yet; all others are no longer new."""
+    return replace(
         state,
-        models=_extend(state.models, missing).index_copy(0, numbers, state.models[copied]),
-        sizes=_extend(state.sizes, missing),
-        new=_extend(state.new, missing).index_fill(0, numbers, True),
+        models=torch.cat([state.models, models]),
+        sizes=torch.cat([state.sizes, state.sizes.new_zeros(len(models))]),
+        new=torch.arange(len(state.models) + len(models)) >= len(state.models),
     )
-    return state, numbers.expand(len(sources))
 
 
 def _record_choices(state: FedDriftState, clients: Tensor, labels: Tensor, work: LocalWork) -> FedDriftState:
@@ -280,8 +265,3 @@ def _clients_of_new_models(state: FedDriftState, work: LocalWork) -> Tensor:
     able = clients_with_data(work)
     labels = clusters_of(state.index, able)
     return able[(labels >= 0) & state.new[labels.clamp(min=0)]]
-
-
-def _extend(rows: Tensor, missing: int, value: float = 0) -> Tensor:
-    """Appends `missing` rows filled with `value`; none if `missing` is negative."""
-    return torch.cat([rows, rows.new_full((max(missing, 0), *rows.shape[1:]), value)])

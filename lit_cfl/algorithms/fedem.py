@@ -16,12 +16,12 @@ Where this differs from the paper:
 
 import warnings
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters
+from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters, known_number, require_number
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, clients_with_data, require_clients, require_positive
 from lit_cfl.algorithms.cluster_steps import average_in_clusters
 from lit_cfl.clustering.number_of_clusters import number_of_clusters
@@ -64,7 +64,7 @@ class FedEM(ClusterNumberOptions, Algorithm):
     mixes_models = True
 
     def __post_init__(self) -> None:
-        ClusterNumberOptions.__post_init__(self)
+        require_number(self.num_clusters, self.max_clusters)
         require_positive(newcomer_steps=self.newcomer_steps)
 
     @property
@@ -73,15 +73,15 @@ class FedEM(ClusterNumberOptions, Algorithm):
 
     @property
     def models_per_client(self) -> int:
-        return self.known_clusters
+        return known_number(self.num_clusters)
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FedEMState, Info]:
-        decided, info = self.decide_number(work, rng)
-        models = torch.stack([work.initial(number) for number in range(decided.known_clusters)])
+        number, info = self._choose_number(work, rng)
+        models = torch.stack([work.initial(m) for m in range(number)])
         return FedEMState(models, torch.zeros(len(work.num_examples), len(models), dtype=torch.float64)), info
 
-    def decide_number(self, work: LocalWork, rng: torch.Generator) -> tuple[Self, Info]:
-        """Decides M if it is `auto`: the larger of the numbers of clusters and of mixture components.
+    def _choose_number(self, work: LocalWork, rng: torch.Generator) -> tuple[int, Info]:
+        """Chooses M if it is `auto`: the larger of the numbers of clusters and of mixture components.
 
         Clients in training with two or more examples, at most 1,000 drawn at random, train twice from w_0, once on each
         half of their examples.
@@ -89,8 +89,8 @@ class FedEM(ClusterNumberOptions, Algorithm):
         Raises:
             InputError: no client could train.
         """
-        if not self.is_automatic:
-            return self, Info()
+        if self.num_clusters != "auto":
+            return self.num_clusters, Info()
         clients, w0 = clients_with_data(work), work.initial(0)
         clients = clients[work.num_examples[clients] > 1]
         clients = clients[torch.randperm(len(clients), generator=rng)[:_DECIDING].sort().values]
@@ -111,7 +111,7 @@ class FedEM(ClusterNumberOptions, Algorithm):
             stacklevel=2,
         )
         info = Info(2 * fitted.loss, len(clients), len(rows), int((~both).sum()))
-        return replace(self, num_clusters=max(components, clusters)), info
+        return max(components, clusters), info
 
     def round(
         self, state: FedEMState, cohort: Tensor, work: LocalWork, rng: torch.Generator
@@ -121,9 +121,9 @@ class FedEM(ClusterNumberOptions, Algorithm):
         shares = responsibilities(before, work.example_losses(state.models, able), _owners(able, work))  # E-step
         weights = mean_shares(shares, _owners(able, work), len(able))  # M-step: pi
         labels, everyone = torch.arange(count).repeat_interleave(len(able)), able.repeat(count)
-        models, info, fitted = average_in_clusters(  # M-step: LocalSolver, and the server's mean
-            work, state.models, everyone, labels, "examples", examples=shares.flatten()
-        )
+        fitted = work.fit(state.models, everyone, labels, weights=shares.flatten())  # M-step: LocalSolver
+        sizes = work.num_examples[everyone]
+        models, info = average_in_clusters(fitted, state.models, labels, sizes, work)  # line 14
         info = replace(
             info,
             loss=count * info.loss,  # the losses under the models, weighted by responsibilities, which sum to 1

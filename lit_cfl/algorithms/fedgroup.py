@@ -23,13 +23,18 @@ import torch
 from torch import Tensor
 
 from lit_cfl.aggregation import Mix, Weights, mean_by_cluster, mix_clusters
-from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters
+from lit_cfl.algorithms.automatic_clusters import (
+    ClusterNumberOptions,
+    NumClusters,
+    choose_number,
+    known_number,
+    require_number,
+)
 from lit_cfl.algorithms.base import (
     Algorithm,
     Assignment,
     Info,
     Similarity,
-    Unused,
     clients_with_data,
     require_clients,
     require_not_negative,
@@ -91,14 +96,18 @@ class FedGroup(ClusterNumberOptions, Algorithm):
     weights: Weights = "examples"
     state_type: ClassVar[type] = FedGroupState
     cluster_options: ClassVar[tuple[str, ...]] = ("num_clusters",)
-    unused_if: ClassVar[Unused] = {"mix": ("eta_g", lambda rate: rate == 0)}
     score_columns: ClassVar[tuple[str, ...]] = ("clusters/inertia",)
     closeness: ClassVar[str] = "cosine of the client's first update with the cluster's direction"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        require_number(self.num_clusters, self.max_clusters)
         require_positive(pretrain_scale=self.pretrain_scale)
         require_not_negative(eta_g=self.eta_g)
+
+    @property
+    def known_clusters(self) -> int:
+        """The number of clusters m; 1 until it has been chosen."""
+        return known_number(self.num_clusters)
 
     @property
     def prox(self) -> float:
@@ -117,8 +126,8 @@ class FedGroup(ClusterNumberOptions, Algorithm):
             )
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FedGroupState, Info]:
-        decided, counted = self.decide_number(work, rng)
-        state, info = decided.group_cold_start(work, rng)
+        number, counted = choose_number(type(self).__name__, self.num_clusters, self.max_clusters, work, rng)
+        state, info = replace(self, num_clusters=number).group_cold_start(work, rng)
         return state, info.plus(counted)
 
     def group_cold_start(self, work: LocalWork, rng: torch.Generator) -> tuple[FedGroupState, Info]:

@@ -16,10 +16,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lit_cfl.algorithms.base import Info, Unused, require_not_negative
-from lit_cfl.algorithms.fedavg import FedAvg, FedAvgState
+from lit_cfl.algorithms.base import require_not_negative
+from lit_cfl.algorithms.fedavg import FedAvg
 from lit_cfl.errors import InputError, Notice, count_noun
-from lit_cfl.local_work import Budget, LocalWork, per_client
+from lit_cfl.local_work import Budget, Fitted, LocalWork, per_client
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,14 @@ class FedProx(FedAvg):
     mu: float = 1.0
     stragglers: float = 0.0
     straggler_work: Literal["partial", "drop"] = "partial"
-    unused_if: ClassVar[Unused] = {"straggler_work": ("stragglers", lambda share: share == 0)}
 
     def __post_init__(self) -> None:
         require_not_negative(mu=self.mu)
         if not 0 <= self.stragglers <= 1:
             raise InputError(f"stragglers is {self.stragglers}; give a share of the cohort, 0 to 1")
 
-    def round(
-        self, state: FedAvgState, cohort: Tensor, work: LocalWork, rng: torch.Generator
-    ) -> tuple[FedAvgState, Info]:
-        return self.average(state, cohort, work, prox=self.mu, budget=self.budget(cohort, work, rng))
+    def train(self, models: Tensor, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Fitted:
+        return work.fit(models, cohort, prox=self.mu, centers=models, budget=self.budget(cohort, work, rng))
 
     def budget(self, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Budget | None:
         """Draws the cohort's stragglers, and returns the clients' budgets; None = the run's budget for all."""

@@ -27,10 +27,17 @@ import torch
 from torch import Tensor
 
 from lit_cfl.aggregation import Weights
-from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters
+from lit_cfl.algorithms.automatic_clusters import (
+    ClusterNumberOptions,
+    NumClusters,
+    choose_number,
+    known_number,
+    require_number,
+)
 from lit_cfl.algorithms.base import Algorithm, Info, clients_with_data, require_clients
-from lit_cfl.algorithms.cluster_steps import cold, keep_trained, train_clusters
+from lit_cfl.algorithms.cluster_steps import cold, train_clusters
 from lit_cfl.algorithms.migration import MigrationOptions
+from lit_cfl.algorithms.personal_models import keep_trained
 from lit_cfl.clustering import assign
 from lit_cfl.local_work import LocalWork
 
@@ -55,11 +62,6 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
             first updates.
         weights: Weights of the clients in a cluster's mean: `equal` (paper), or their number of `examples` (FeSEM's
             code).
-        migrate: Before training, assign clients whose data drifted to their nearest cluster (FeSEM-MIG).
-        shift_threshold: Distance above which a client migrates, 0 or more; null = 0.2 for labels (the share of the data
-            that may change), and measured defaults for `loss` and `features`.
-        shift_metric: Measure of the change: `total_variation` of labels (C4); `loss`, its rise under the cluster's
-            model, for clients in the round; or `features`, the distance of mean inputs.
         start_partition: First cluster of a client that never trained: a `random` one (paper), or the one with the
             minimum `loss` on its data after it has trained all models, as in FedRC's and FLUX's code (C14).
     """
@@ -73,16 +75,16 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
     closeness = "minus the distance of the client's model from the cluster's"
 
     def __post_init__(self) -> None:
-        ClusterNumberOptions.__post_init__(self)
+        require_number(self.num_clusters, self.max_clusters)
         MigrationOptions.__post_init__(self)
 
     def check(self, work: LocalWork) -> None:
-        require_clients(self.known_clusters, len(clients_with_data(work)))
+        require_clients(known_number(self.num_clusters), len(clients_with_data(work)))
         self.require_comparable(work)
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FeSEMState, Info]:
-        decided, info = self.decide_number(work, rng)
-        models = torch.stack([work.initial(number) for number in range(decided.known_clusters)])
+        number, info = choose_number(type(self).__name__, self.num_clusters, self.max_clusters, work, rng)
+        models = torch.stack([work.initial(k) for k in range(number)])
         nobody = torch.full((len(work.num_examples),), -1)
         return FeSEMState(models, nobody, {}, *self.first_reference(work)), info
 
@@ -96,7 +98,10 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
         last = dict(state.last)
         state = replace(state, index=assign(state.index, able, nearest), last=last)
         weights = self.weights_of(state, able, work, rng)
-        state, info = train_clusters(state, able, work, weights, keep=last)  # W_i from C_k; M-step
+        own = slice(work.layout.num_parameters)
+        state, info = train_clusters(  # W_i from C_k; M-step
+            state, able, work, weights, prepare=lambda fitted: keep_trained(fitted, able, last, work, own)
+        )
         info = replace(info, skipped=len(cohort) - info.up)
         return state, info.plus(migrated).plus(started)
 

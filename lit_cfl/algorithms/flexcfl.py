@@ -39,16 +39,11 @@ class FlexCFLState(FedGroupState):
 class FlexCFL(FedGroup, MigrationOptions):
     """FedGroup with migration: a client whose data have shifted redoes its cold start before the round.
 
-    Takes the arguments of FedGroup, `pretrain` with FlexCFL's default, and:
+    Takes the arguments of FedGroup and of migration, `pretrain` and `migrate` with FlexCFL's defaults:
 
     Args:
         pretrain: Budget of the pre-training: 50 mini-batches of 10 (code), instead of FedGroup's one epoch.
         migrate: Test clients for a shift, and repeat the placing of those whose data shifted; false = as FedGroup.
-        shift_threshold: Distance above which a client migrates, 0 or more; null = 0.2 for labels, and measured
-            defaults for `loss` and `features`.
-        shift_metric: Distance between a client's data now and when it was last placed: the `total_variation` of the
-            labels' shares (what the paper says: 0.2 is 20 %) (C4). For shifts that labels do not show, ours: `loss`,
-            its rise under the cluster's model, for clients in the round; or `features`, the distance of mean inputs.
     """
 
     paper: ClassVar[str] = (

@@ -20,7 +20,13 @@ import torch
 from torch import Tensor
 
 from lit_cfl.aggregation import Weights, mean_by_cluster
-from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters
+from lit_cfl.algorithms.automatic_clusters import (
+    ClusterNumberOptions,
+    NumClusters,
+    known_number,
+    number_from_updates,
+    require_number,
+)
 from lit_cfl.algorithms.base import (
     Algorithm,
     Info,
@@ -82,7 +88,7 @@ class FLHC(ClusterNumberOptions, Algorithm):
     closeness = "minus the distance of the client's update from the cluster's mean update"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        require_number(self.num_clusters, self.max_clusters)
         require_not_negative(warmup_rounds=self.warmup_rounds)
         if (self.num_clusters is None) == (self.threshold is None):
             raise InputError(
@@ -95,7 +101,7 @@ class FLHC(ClusterNumberOptions, Algorithm):
             raise InputError(f"linkage ward needs distance l2, not {self.distance}; or choose another linkage")
 
     def check(self, work: LocalWork) -> None:
-        require_clients(self.known_clusters, len(clients_with_data(work)))
+        require_clients(known_number(self.num_clusters), len(clients_with_data(work)))
 
     def needs_all(self, round: int) -> bool:
         return round == self.warmup_rounds
@@ -119,17 +125,19 @@ class FLHC(ClusterNumberOptions, Algorithm):
         self, state: FLHCState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FLHCState, Info]:
         joint, cohort = state.models[0], cohort.sort().values
-        require_clients(self.known_clusters, int((work.num_examples[cohort] > 0).sum()))
+        require_clients(known_number(self.num_clusters), int((work.num_examples[cohort] > 0).sum()))
         fitted = work.fit(state.models, cohort)
         rows, clients = fitted.collect(), cohort[fitted.trained]
         updates = subtract_starts(rows, state.models, torch.zeros_like(clients))[:, : work.layout.num_parameters]
-        require_clients(self.known_clusters, len(clients))
+        require_clients(known_number(self.num_clusters), len(clients))
         warn_if_equal(updates)
-        decided = self.with_number_from(updates, rng)
+        number = self.num_clusters
+        if number == "auto":
+            number = number_from_updates(type(self).__name__, updates, self.max_clusters, rng)
         labels = agglomerate(
             distances(updates, self.distance),
             linkage=self.linkage,
-            num_clusters=None if self.num_clusters is None else decided.known_clusters,
+            num_clusters=number,
             threshold=self.threshold,
         )
         centroids = mean_by_cluster(updates, labels)

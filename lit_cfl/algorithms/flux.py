@@ -28,12 +28,11 @@ import torch
 from torch import Tensor, nn
 
 from lit_cfl.aggregation import Weights, mean_by_cluster
-from lit_cfl.algorithms.automatic_clusters import NumClusters
+from lit_cfl.algorithms.automatic_clusters import NumClusters, known_number, require_number
 from lit_cfl.algorithms.base import (
     Algorithm,
     Info,
     Similarity,
-    Unused,
     clients_with_data,
     require_clients,
     require_not_negative,
@@ -89,23 +88,18 @@ class FLUX(Algorithm):
     weights: Weights = "examples"
     state_type = FLUXState
     cluster_options = ("num_clusters",)
-    unused_if: ClassVar[Unused] = {"radius_scale": ("num_clusters", lambda number: number != "auto")}
     closeness = "minus the distance of the client's descriptor from the cluster's mean descriptor"
 
     def __post_init__(self) -> None:
         require_not_negative(warmup_rounds=self.warmup_rounds)
         if self.components is not None:
             require_positive(components=self.components)
-        require_positive(num_clusters=self._least_clusters)
+        require_number(self.num_clusters)
         if not 0 < self.radius_scale < float("inf"):
             raise InputError(f"radius_scale is {self.radius_scale}; give a number above 0")
 
-    @property
-    def _least_clusters(self) -> int:
-        return self.num_clusters if isinstance(self.num_clusters, int) else 1
-
     def check(self, work: LocalWork) -> None:
-        require_clients(self._least_clusters, len(clients_with_data(work)))
+        require_clients(known_number(self.num_clusters), len(clients_with_data(work)))
 
     def first_clustering_round(self) -> int:
         return self.warmup_rounds
@@ -127,7 +121,7 @@ class FLUX(Algorithm):
     def _cluster(self, state: FLUXState, work: LocalWork, rng: torch.Generator) -> tuple[FLUXState, Info]:
         """Clusters the clients with data by their descriptors."""
         joint, clients = state.models[0], clients_with_data(work)
-        require_clients(self._least_clusters, len(clients))
+        require_clients(known_number(self.num_clusters), len(clients))
         ranges = torch.stack([row for row in work.map(feature_range, clients, joint) if isinstance(row, Tensor)])
         _require_finite(ranges, clients)
         num_labels = work.label_counts.shape[1]
@@ -138,11 +132,11 @@ class FLUX(Algorithm):
         rows = self._descriptors(state, clients, work, num_labels)[0]
         low, width = block_range(rows)
         points = ((rows - low) / width).flatten(1)
-        if isinstance(self.num_clusters, int):
-            labels = kmeans(points, self.num_clusters, rng)
-        else:
+        if self.num_clusters == "auto":
             labels = cluster_by_density(points, self.radius_scale)
             _note_number(labels, work.label_counts[clients])
+        else:
+            labels = kmeans(points, self.num_clusters, rng)
         centroids = mean_by_cluster(points, labels)
         state = replace(
             state,
@@ -198,24 +192,21 @@ def _note_number(labels: Tensor, label_counts: Tensor) -> None:
         labels: Cluster of each client, int64 `[n]`.
         label_counts: Examples of each label, int64 `[n, labels]`.
     """
-    sizes = torch.bincount(labels)
+    sizes, n = torch.bincount(labels), len(labels)
     lone, few = int((sizes == 1).sum()), int(((label_counts > 0) & (label_counts < _FEW)).any(1).sum())
     if len(sizes) == 1:
-        text = (
-            f"num_clusters: auto of FLUX chose 1 cluster: the descriptors of the {len(labels)} clients form one dense "
-            "group, so all clients share a model, as in FedAvg; to divide them, lower radius_scale"
-        )
-    elif lone:
-        why = (
-            f"; {few} of {len(labels)} clients have fewer than {_FEW} examples of a label, whose moments are uncertain"
-        )
-        text = (
-            f"num_clusters: auto of FLUX chose {len(sizes)} clusters, {lone} of them of one client{why * bool(few)};"
-            " to join them, raise radius_scale, or give num_clusters"
+        found = (
+            f"1 cluster: the descriptors of the {n} clients form one dense group, so all clients share a model, as in "
+            "FedAvg; to divide them, lower radius_scale"
         )
     else:
-        return
-    warnings.warn(text, Notice, stacklevel=4)
+        why = f"; {few} of {n} clients have fewer than {_FEW} examples of a label, whose moments are uncertain"
+        found = (
+            f"{len(sizes)} clusters, {lone} of them of one client{why * bool(few)}; to join them, raise radius_scale, "
+            "or give num_clusters"
+        )
+    if lone or len(sizes) == 1:
+        warnings.warn(f"num_clusters: auto of FLUX chose {found}", Notice, stacklevel=4)
 
 
 def _require_finite(rows: Tensor, clients: Tensor) -> None:

@@ -10,7 +10,8 @@ Where this differs from the paper:
 * a client uses the model that it chose when it last took part; the paper's own code estimates again before each test:
   `reassign_at_evaluation` (C13). The estimate uses training data, never test data as in that code.
 * FlexCFL's code averages with wrong weights (C1), and estimates by a loss that includes its L2 penalty (C11).
-* migration (IFCA-MIG) is FlexCFL's addition: `migrate`. A client that migrates and is selected gets the models twice.
+* migration (IFCA-MIG) is FlexCFL's addition: `migrate`. It costs k models down for each client that chooses again; one
+  that is selected, too, gets the models twice.
 """
 
 from dataclasses import dataclass, replace
@@ -20,12 +21,18 @@ import torch
 from torch import Tensor
 
 from lit_cfl.aggregation import Weights
-from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters
+from lit_cfl.algorithms.automatic_clusters import (
+    ClusterNumberOptions,
+    NumClusters,
+    choose_number,
+    known_number,
+    require_number,
+)
 from lit_cfl.algorithms.base import Algorithm, Info, clients_with_data, require_clients
 from lit_cfl.algorithms.cluster_steps import train_clusters
 from lit_cfl.algorithms.migration import MigrationOptions
 from lit_cfl.clustering import assign
-from lit_cfl.local_work import LocalWork
+from lit_cfl.local_work import Fitted, LocalWork
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,11 +59,6 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
         reassign_at_evaluation: Let every client in training choose again at the end of each round, so that evaluation
             finds it with the model that now fits best (paper's code); costs k models down per client. Otherwise a
             client keeps its choice of the round in which it last took part (FlexCFL's tables) (C13).
-        migrate: Let clients whose data drifted choose again before training (IFCA-MIG); costs k models down per client.
-        shift_threshold: Distance above which a client migrates, 0 or more; null = 0.2 for labels (the share of the data
-            that may change), and measured defaults for `loss` and `features`.
-        shift_metric: Measure of the change: `total_variation` of labels (C4); `loss`, its rise under the cluster's
-            model, for clients in the round; or `features`, the distance of mean inputs.
     """
 
     paper: ClassVar[str] = (
@@ -72,7 +74,7 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
     closeness = "minus the training loss of the cluster's model"
 
     def __post_init__(self) -> None:
-        ClusterNumberOptions.__post_init__(self)
+        require_number(self.num_clusters, self.max_clusters)
         MigrationOptions.__post_init__(self)
 
     @property
@@ -80,12 +82,12 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
         return "it averages gradients, not models" if self.averaging == "gradients" else None
 
     def check(self, work: LocalWork) -> None:
-        require_clients(self.known_clusters, len(clients_with_data(work)))
+        require_clients(known_number(self.num_clusters), len(clients_with_data(work)))
         self.require_comparable(work)
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[IFCAState, Info]:
-        decided, info = self.decide_number(work, rng)
-        models = torch.stack([work.initial(number) for number in range(decided.known_clusters)])  # line 1
+        number, info = choose_number(type(self).__name__, self.num_clusters, self.max_clusters, work, rng)
+        models = torch.stack([work.initial(k) for k in range(number)])  # line 1
         nobody = torch.full((len(work.num_examples),), -1)
         return IFCAState(models, nobody, *self.first_reference(work)), info
 
@@ -93,11 +95,15 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
         state, migrated = self._migrate(state, cohort, work, lambda some: self.estimate_clusters(state, some, work))
         estimates, estimated = self.estimate_clusters(state, cohort, work)  # lines 3 and 6
         state = replace(state, index=assign(state.index, cohort, estimates))  # no estimate: a client keeps its cluster
-        step = average_gradients if self.averaging == "gradients" else None
-        state, info = train_clusters(state, cohort, work, self.weights_of(state, cohort, work, rng), step=step)
+        weights = self.weights_of(state, cohort, work, rng)
+        state, info = train_clusters(state, cohort, work, weights, prepare=self._prepare)  # lines 9, 12-13
         info = replace(info, down=0, skipped=len(cohort) - info.up)  # the models were sent for the estimate
         state, reassigned = self._reassign(state, work)
         return state, info.plus(migrated).plus(estimated).plus(reassigned)
+
+    def _prepare(self, fitted: Fitted) -> None:
+        if self.averaging == "gradients":
+            fitted.hook = average_gradients
 
     def weights_of(self, state: IFCAState, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Weights | Tensor:
         """Returns the weights of the round's clients in their clusters' means: a rule, or one per client `[n]`."""

@@ -14,21 +14,14 @@ Where this differs from the paper (in addition to CFL's list: C29 to C32):
 """
 
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor
 
-from lit_cfl.algorithms.base import Info
 from lit_cfl.algorithms.cfl import CFL
-from lit_cfl.algorithms.splits import (
-    Comparison,
-    SplitState,
-    place_by_splits,
-    scale_to_similarity,
-    select_columns,
-)
+from lit_cfl.algorithms.splits import scale_to_similarity, select_columns
 from lit_cfl.clustering import (
     bipartition,
     cosine_similarity,
@@ -38,7 +31,7 @@ from lit_cfl.clustering import (
     separation_gap,
 )
 from lit_cfl.clustering.cluster_scores import silhouette
-from lit_cfl.errors import Notice
+from lit_cfl.errors import Notice, require_word
 from lit_cfl.local_work import LocalWork
 from lit_cfl.parameters import ParameterLayout
 
@@ -66,10 +59,15 @@ class LayerCFL(CFL):
     distance: Literal["l2", "delta_l2", "cos", "delta_cos"] = "delta_cos"
     tables: ClassVar[dict[str, tuple[str, ...]]] = {"layers": ("cluster", "layer", "silhouette", "gap", "chosen")}
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.layers, list):
+            require_word("layers", self.layers, ["by_skew", "auto", "a list of layers"])
+
     def check(self, work: LocalWork) -> None:
         if isinstance(self.layers, list):
             work.layout.columns(self.layers)
-        elif self.layers == "by_skew" and self.choose_layers(work.layout, work.skew, {}) == ["*"]:
+        elif self.layers == "by_skew" and self.layers_by_skew(work.layout, work.skew) == ["*"]:
             lacks = {"feature": "the net has no convolution", "label": "the net has no fully connected layer"}
             why = lacks.get(work.skew, f"the data's skew is {work.skew}")
             warnings.warn(
@@ -79,25 +77,20 @@ class LayerCFL(CFL):
                 stacklevel=2,
             )
 
-    def compare(self, updates: Tensor, start: Tensor, work: LocalWork) -> Comparison:
-        layout, features = work.layout, self._features(updates, start)
-        scores = self.score_layers(features, layout) if self.layers == "auto" else {}
-        layers = self.choose_layers(layout, work.skew, scores)
-        similarity = self._similarity(select_columns(features, layout.columns(layers)))
-        table = [{"layer": layer, **of_layer, "chosen": int(layer in layers)} for layer, of_layer in scores.items()]
-        return Comparison(features, layers, similarity, table)
+    def features(self, updates: Tensor, start: Tensor) -> Tensor:
+        return updates if self.distance.startswith("delta") else updates.add_(start[: updates.shape[1]])
 
-    def choose_layers(self, layout: ParameterLayout, skew: str, scores: dict[str, dict[str, float]]) -> list[str]:
-        """Chooses the layers to compare.
+    def choose_layers(self, features: Tensor, work: LocalWork) -> tuple[list[str], Sequence[Mapping[str, Any]]]:
+        if self.layers != "auto":
+            return self.layers_by_skew(work.layout, work.skew), ()
+        scores = self.score_layers(features, work.layout)
+        best = max(scores, key=lambda layer: _number(scores[layer]["silhouette"]))  # ties: the earlier layer
+        return [best], [{"layer": layer, **found, "chosen": int(layer == best)} for layer, found in scores.items()]
 
-        Args:
-            skew: Skew of the data, such as `feature` or `label`; decides `by_skew`.
-            scores: Scores of each layer, see `score_layers`; decide `auto`.
-        """
+    def layers_by_skew(self, layout: ParameterLayout, skew: str) -> list[str]:
+        """Chooses the layers by the data's skew, such as `feature` or `label` (Algorithm 2), unless they are given."""
         if isinstance(self.layers, list):
             return self.layers
-        if self.layers == "auto":
-            return [max(scores, key=lambda layer: _number(scores[layer]["silhouette"]))]  # ties: the earlier layer
         convolutions, connected = layout.layers_of("conv"), layout.layers_of("linear")
         if skew == "feature" and convolutions:
             return [convolutions[min(_FEATURE_LAYER, len(convolutions) - 1)]]
@@ -111,28 +104,18 @@ class LayerCFL(CFL):
         """
         found = {}
         for layer in layout.layers:
-            similarity = self._similarity(select_columns(features, layout.columns(layer)))
+            similarity = self.similarity(select_columns(features, layout.columns(layer)))
             parts = bipartition(similarity, self.linkage)
             found[layer] = {"silhouette": silhouette(similarity, parts), "gap": separation_gap(similarity, parts)}
         return found
 
-    def _features(self, updates: Tensor, start: Tensor) -> Tensor:
-        """Returns the updates, or converts them to weights in place if the distance compares weights."""
-        return updates if self.distance.startswith("delta") else updates.add_(start[: updates.shape[1]])
-
-    def _similarity(self, rows: Tensor) -> Tensor:
+    def similarity(self, rows: Tensor) -> Tensor:
         near = self.distance.endswith("cos")
-        return cosine_similarity(rows) if near else scale_to_similarity(distances(rows, "l2"))
+        return cosine_similarity(rows) if near else scale_to_similarity(distances(rows, "l2"))  # Eq. 26: cosines
 
-    def _closeness(self, features: Tensor, means: Tensor) -> Tensor:
+    def nearness(self, rows: Tensor, means: Tensor) -> Tensor:
         near = self.distance.endswith("cos")
-        return direction_cosines(features, means) if near else -cross_distances(features, means, "l2")
-
-    def place(
-        self, state: SplitState, clients: Tensor, work: LocalWork, rng: torch.Generator
-    ) -> tuple[SplitState, Info]:
-        """Walks clients down the tree of splits, comparing the layers by which each split was made."""
-        return place_by_splits(state, clients, work, features=self._features, closeness=self._closeness)
+        return direction_cosines(rows, means) if near else -cross_distances(rows, means, "l2")
 
 
 def _number(score: float) -> float:

@@ -7,27 +7,22 @@ labels; losses and features, which detect drift that labels do not show, are our
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from lit_cfl.algorithms.base import Info, State, Unused, require_not_negative
-from lit_cfl.clustering import assign, clusters_of, find_drifted
-from lit_cfl.clustering.drift import total_variation
+from lit_cfl.algorithms.base import Info, State, clients_with_data, require_not_negative
+from lit_cfl.clustering import assign, clusters_of
+from lit_cfl.clustering.drift import exceeds, total_variation
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
 
 DriftMetric = Literal["total_variation", "loss", "features"]
-# counts now and before [n, labels], and n_i at the start [n] -> numerators and denominators [n], as in `ShiftMetric`
-LabelChange = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
-# columns of the table
-MIGRATIONS: dict[str, tuple[str, ...]] = {"migrations": ("client", "cluster_before", "cluster_after")}
+MIGRATIONS = {"migrations": ("client", "cluster_before", "cluster_after")}  # for `Algorithm.tables`
 SHIFT_SCORES = ("shift/detected", "shift/migrated")  # for `Algorithm.score_columns`
-THRESHOLDS: dict[str, float] = {"loss": 0.1, "features": 0.25}  # experiments/studies/drift.md says how
-_OF_LABELS = 0.2  # threshold for labels, from the paper
+THRESHOLDS = {"total_variation": 0.2, "loss": 0.1, "features": 0.25}  # 0.2: paper; experiments/studies/drift.md
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +33,9 @@ class MigrationOptions:
         migrate: Before training, repeat the placing of clients whose data drifted.
         shift_threshold: Distance above which a client migrates, 0 or more; null = 0.2 for labels (the share of the data
             that may change), and measured defaults for `loss` and `features`.
-        shift_metric: Measure of the change: `total_variation` of labels (C4); `loss`, its rise under the cluster's
-            model, for clients in the round; or `features`, the distance of mean inputs.
+        shift_metric: Distance of a client's data from those with which it was last placed: the `total_variation` of the
+            labels' shares (FlexCFL) (C4); `loss`, its rise under the cluster's model, for clients in the round; or
+            `features`, the distance of mean inputs.
     """
 
     migrate: bool = False
@@ -47,11 +43,22 @@ class MigrationOptions:
     shift_metric: DriftMetric = "total_variation"
     score_columns: ClassVar[tuple[str, ...]] = SHIFT_SCORES
     tables: ClassVar[Mapping[str, tuple[str, ...]]] = MIGRATIONS
-    unused_if: ClassVar[Unused] = dict.fromkeys(("shift_threshold", "shift_metric"), ("migrate", lambda on: not on))
 
     def __post_init__(self) -> None:
         if self.shift_threshold is not None:
             require_not_negative(shift_threshold=self.shift_threshold)
+
+    @property
+    def _compares_labels(self) -> bool:
+        return self.shift_metric not in ("loss", "features")
+
+    def require_comparable(self, work: LocalWork) -> None:
+        """Raises InputError if migration compares class counts, but the data have no classes."""
+        if self.migrate and self._compares_labels and not work.label_counts.shape[1]:
+            raise InputError(
+                "migrate compares the class counts of a client's data, but these data have no classes; set "
+                "shift_metric to loss or features, or migrate to false"
+            )
 
     def first_reference(self, work: LocalWork) -> tuple[Tensor, Tensor]:
         """Returns a new state's reference for detecting drift, and the clients' numbers of examples.
@@ -67,131 +74,110 @@ class MigrationOptions:
         self.require_comparable(work)
         known = len(work.num_examples) if self.migrate else 0
         sizes = work.num_examples[:known].clone()
-        if not self.migrate or self.shift_metric not in THRESHOLDS:
+        if not self.migrate or self._compares_labels:
             return work.label_counts[:known].clone(), sizes
         if self.shift_metric == "loss":
             return torch.full((known, 1), torch.nan, dtype=torch.float64), sizes
-        seen = work.population[work.num_examples[work.population] > 0]
+        seen = clients_with_data(work)
         moments = feature_moments(work, seen)
-        rows = torch.full((known, moments.shape[1]), torch.nan, dtype=torch.float64)
-        return rows.index_copy(0, seen, moments), sizes
-
-    def require_comparable(self, work: LocalWork) -> None:
-        """Raises InputError if migration compares class counts, but the data have no classes."""
-        if self.migrate and self.shift_metric not in THRESHOLDS and not work.label_counts.shape[1]:
-            raise InputError(
-                "migrate compares the class counts of a client's data, but these data have no classes; set "
-                "shift_metric to loss or features, or migrate to false"
-            )
+        return moments.new_full((known, moments.shape[1]), torch.nan).index_copy(0, seen, moments), sizes
 
     def _migrate(
         self, state: State, cohort: Tensor, work: LocalWork, find: Callable[[Tensor], tuple[Tensor, Info]]
     ) -> tuple[State, Info]:
-        """Calls the function `migrate` with these options; does nothing if migration is off."""
+        """Finds new clusters for clients whose data have drifted, and stores their current data as the new reference.
+
+        Except for `loss`, a slow drift adds up until it fires, because the reference changes only then. A client that
+        cannot be placed keeps its cluster and its reference, so it is tried again.
+
+        Args:
+            state: State with `models` `[K, d]`, `index` (int64 `[clients]`, -1 = cold), `reference` and `sizes`, see
+                `first_reference`. Clients that did not exist at the start are compared with their first data.
+            cohort: Clients of the round, int64 `[n]`; `loss` tests only these, as they receive their cluster's model.
+            find: Rule of the method that finds a cluster for each of these clients (ids, ascending): int64 `[n]`, -1 =
+                it cannot be placed (no data, or it diverged).
+
+        Returns:
+            The new state; and the Info of `find`, in which clients of the cohort without data do not count as skipped,
+            with the scores `shift/detected` (clients whose trigger fired) and `shift/migrated` (those whose cluster
+            changed), and a row of `migrations` for each client that was placed.
+        """
         if not self.migrate:
             return state, Info()
+        tested = self._clients_to_test(state, cohort, work)
+        sizes = torch.cat([state.sizes, work.num_examples[len(state.sizes) :]])
+        reference = self._extended(state, work)
+        now, apart = self._compare(state, tested, reference[tested], sizes[tested], work)
+        fired = tested[apart]
+        labels, info = find(fired)
+        again = int(torch.isin(fired[work.num_examples[fired] == 0], cohort).sum())  # the round counts them as skipped
+        placed, after = fired[labels >= 0], labels[labels >= 0]
+        before = clusters_of(state.index, placed)
+        changed = int((before != after).sum())
+        accepted = torch.isin(tested, placed)
+        if self.shift_metric == "loss":
+            now = now.masked_fill(accepted[:, None], torch.nan)  # the next test will use another model
+            info = replace(info, down=info.down + changed)  # clients also receive the new model
+            accepted |= ~apart
+        accepted |= reference[tested].isnan().any(1)
+        reference = reference.index_copy(0, tested[accepted], now[accepted])
+        state = replace(state, index=assign(state.index, placed, after), reference=reference, sizes=sizes)
+        rows = torch.stack([placed, before, after], dim=1).tolist()
+        tables = {"migrations": [dict(zip(MIGRATIONS["migrations"], row, strict=True)) for row in rows]}
+        scores = {"shift/detected": float(len(fired)), "shift/migrated": float(changed)}
+        return state, replace(info, skipped=max(info.skipped - again, 0), scores=scores, tables=tables)
+
+    def _clients_to_test(self, state: State, cohort: Tensor, work: LocalWork) -> Tensor:
+        """Lists the clients with a cluster whose data can be compared, ascending int64 `[t]`."""
+        warm = work.population[clusters_of(state.index, work.population) >= 0]
+        if self._compares_labels:
+            return warm
+        able = warm[work.num_examples[warm] > 0]
+        return able[torch.isin(able, cohort)] if self.shift_metric == "loss" else able
+
+    def _extended(self, state: State, work: LocalWork) -> Tensor:
+        """Returns the references of all clients `[clients, columns]`, with those of new ones: nan unless labels."""
+        if self._compares_labels:
+            return torch.cat([state.reference, work.label_counts[len(state.sizes) :]])
+        new = len(work.num_examples) - len(state.reference)
+        return torch.cat([state.reference, state.reference.new_full((new, state.reference.shape[1]), torch.nan)])
+
+    def _compare(
+        self, state: State, tested: Tensor, before: Tensor, sizes: Tensor, work: LocalWork
+    ) -> tuple[Tensor, Tensor]:
+        """Finds the clients `[t]` whose data moved by more than the threshold from those `before` `[t, columns]`.
+
+        Returns:
+            Their present data `[t, columns]`, and which of them have drifted, bool `[t]`.
+        """
         threshold = self.shift_threshold
-        if threshold is None:
-            threshold = THRESHOLDS.get(self.shift_metric, _OF_LABELS)
-        return migrate(state, cohort, work, find, threshold, self.shift_metric, self.label_change)
+        threshold = THRESHOLDS.get(self.shift_metric, 0.2) if threshold is None else threshold
+        if self._compares_labels:
+            now = work.label_counts[tested]
+            return now, exceeds(*self.label_change(now, before, sizes), threshold)
+        if self.shift_metric == "features":
+            now = feature_moments(work, tested) if len(tested) else before
+            return now, feature_distance(now, before) > threshold
+        now = cluster_losses(work, state.models, tested, clusters_of(state.index, tested))
+        scale = work.losses(work.initial(0)[None], tested)[:, 0].double()
+        return now[:, None], (now - before[:, 0]) / scale > threshold
 
     def label_change(self, now: Tensor, before: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-        """Measures the change of labels that is compared with the threshold, for variants to override."""
+        """Measures the change of labels that is compared with the threshold, for variants to override.
+
+        Args:
+            now: Present examples of each label `[n, labels]`.
+            before: Examples of each label when the client was last placed `[n, labels]`.
+            sizes: n_i at the start `[n]`.
+
+        Returns:
+            Numerators and denominators of the changes, float64 `[n]`.
+        """
         return total_variation(now, before)
 
 
-def migrate(
-    state: State,
-    cohort: Tensor,
-    work: LocalWork,
-    find: Callable[[Tensor], tuple[Tensor, Info]],
-    threshold: float,
-    metric: DriftMetric,
-    label_change: LabelChange,
-) -> tuple[State, Info]:
-    """Finds new clusters for clients whose data have drifted, and stores their current data as the new reference.
-
-    Except for `loss`, a slow drift adds up until it fires, because the reference changes only then. A client that
-    cannot be placed keeps its cluster and its reference, so it is tried again.
-
-    Args:
-        state: State with `models` `[K, d]`, `index` (int64 `[clients]`, -1 = cold), `reference` (see `first_reference`,
-            from the last accepted state) and `sizes` (n_i at the start `[clients]`). Clients that did not exist at the
-            start are compared with their first data.
-        cohort: Clients of the round, int64 `[n]`; `loss` tests only these, as they receive their cluster's model.
-        find: Rule of the method that finds a cluster for each of these clients (ids, ascending): int64 `[n]`, -1 = it
-            cannot be placed (no data, or it diverged).
-        threshold: Threshold as for `find_drifted`.
-        metric: Measure of the change.
-        label_change: Measure of the change of labels.
-
-    Returns:
-        The new state; and the Info of `find`, in which clients of the cohort without data do not count as skipped, with
-        the scores `shift/detected` (clients whose trigger fired) and `shift/migrated` (those whose cluster changed),
-        and a row of `migrations` for each client that was placed.
-    """
-    sizes = torch.cat([state.sizes, work.num_examples[len(state.sizes) :]])
-    warm = work.population[clusters_of(state.index, work.population) >= 0]
-    tested, now, reference, distances = _measure_drift(state, warm, cohort, work, metric)
-    if distances is None:
-        of_labels = partial(label_change, sizes=sizes[tested])
-        apart = find_drifted(now, reference[tested], threshold, of_labels)
-    else:
-        apart = distances > threshold
-    fired = tested[apart]
-    labels, info = find(fired)
-    again = int(torch.isin(fired[work.num_examples[fired] == 0], cohort).sum())  # the round will count them as skipped
-    info = replace(info, skipped=max(info.skipped - again, 0))
-    placed, after = fired[labels >= 0], labels[labels >= 0]
-    before = clusters_of(state.index, placed)
-    rows = torch.stack([placed, before, after], dim=1).tolist()
-    changed = int((before != after).sum())
-    scores = {"shift/detected": float(len(fired)), "shift/migrated": float(changed)}
-    tables = {"migrations": [dict(zip(MIGRATIONS["migrations"], row, strict=True)) for row in rows]}
-    accepted = torch.isin(tested, placed)
-    if metric == "loss":
-        now = now.masked_fill(accepted[:, None], torch.nan)  # the next test will use another model
-        info = replace(info, down=info.down + changed)  # clients also receive the new model
-        accepted |= ~apart
-    accepted |= reference[tested].isnan().any(1)
-    reference = reference.index_copy(0, tested[accepted], now[accepted])
-    state = replace(state, index=assign(state.index, placed, after), reference=reference, sizes=sizes)
-    return state, replace(info, scores=scores, tables=tables)
-
-
-def _measure_drift(
-    state: State, warm: Tensor, cohort: Tensor, work: LocalWork, metric: DriftMetric
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Collects each client's current and reference data, and measures their distance unless labels are compared.
-
-    Returns:
-        The tested clients, ascending int64 `[t]`; their present data `[t, columns]`; the references of all clients
-        `[clients, columns]`; and the distances float64 `[t]`, None for labels. The first test of a client gives nan.
-    """
-    number = len(work.num_examples)
-    if metric not in THRESHOLDS:
-        counts = work.label_counts
-        return warm, counts[warm], torch.cat([state.reference, counts[len(state.sizes) :]]), None
-    able = warm[work.num_examples[warm] > 0]
-    tested = able[torch.isin(able, cohort)] if metric == "loss" else able
-    missing = state.reference.new_full((number - len(state.reference), state.reference.shape[1]), torch.nan)
-    reference = torch.cat([state.reference, missing])
-    if metric == "features":
-        now = feature_moments(work, tested) if len(tested) else reference[tested]
-        return tested, now, reference, feature_distance(now, reference[tested])
-    now = cluster_losses(work, state.models, tested, clusters_of(state.index, tested))
-    scale = work.losses(work.initial(0)[None], tested)[:, 0].double()
-    return tested, now[:, None], reference, (now - reference[tested, 0]) / scale
-
-
 def cluster_losses(work: LocalWork, models: Tensor, clients: Tensor, labels: Tensor) -> Tensor:
-    """Computes each client's mean training loss under its own cluster's model, float64 `[n]`.
-
-    Args:
-        models: Models of the clusters `[K, d]`.
-        clients: Ids of the clients, int64 `[n]`.
-        labels: Cluster of each client, int64 `[n]`.
-    """
+    """Computes each client's mean training loss under the model of its cluster `labels`, float64 `[n]`."""
     losses = torch.empty(len(clients), dtype=torch.float64)
     for cluster in labels.unique().tolist():
         own = labels == cluster

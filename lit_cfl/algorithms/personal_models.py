@@ -5,9 +5,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from lit_cfl.algorithms.cluster_steps import keep_trained
-from lit_cfl.local_work import Fitted, LocalWork
-from lit_cfl.memmap_rows import collect_rows
+from lit_cfl.local_work import Chunk, Fitted, LocalWork
+from lit_cfl.memmap_rows import collect_rows, keep_row
 
 # rows [d] by client; stored in files if all of them would take more than half of the memory
 PersonalModels = Mapping[int, Tensor]
@@ -27,6 +26,24 @@ def starting_models(personal: PersonalModels, clients: Tensor, initial: Tensor) 
     own = [personal[client] for client in asked if client in personal]
     trained_before = torch.tensor([client in personal for client in asked], dtype=torch.bool)
     return torch.stack([initial, *own]), trained_before * trained_before.cumsum(0)
+
+
+def keep_trained(
+    fitted: Fitted, clients: Tensor, into: dict[int, Tensor], work: LocalWork, columns: slice = slice(None)
+) -> Fitted:
+    """Copies each trained local model into a dict by client, when the fit is read. Returns the fit.
+
+    Args:
+        clients: Ids of the clients in the fit, int64 `[n]`.
+        columns: Columns to keep.
+    """
+
+    def keep(chunk: Chunk) -> None:
+        ids = clients[chunk.start : chunk.start + len(chunk.models)][chunk.trained].tolist()
+        for client, row in zip(ids, chunk.models[chunk.trained], strict=True):
+            into[client] = keep_row(row[columns], of=len(work.num_examples))
+
+    return fitted.on_read(keep)
 
 
 def with_trained(personal: PersonalModels, fitted: Fitted, clients: Tensor, work: LocalWork) -> dict[int, Tensor]:

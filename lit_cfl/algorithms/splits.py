@@ -1,14 +1,14 @@
 """CFL's cluster splits: the round, the tree of splits on the server, and how newcomers walk down it.
 
-CFL, LayerCFL and AdaCFL define how the clients of a cluster are compared, how they are divided, and how a newcomer is
-compared with the parts. A cluster is a number from 0 and a row of `models`. When it is split, the part with the lowest
-client id keeps the number, and each other part gets a new one.
+CFL, LayerCFL and AdaCFL define what of the clients of a cluster is compared, how, and how they are divided. A cluster
+is a number from 0 and a row of `models`. When it is split, the part with the lowest client id keeps the number, and
+each other part gets a new one.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch import Tensor
 from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
 from lit_cfl.algorithms.base import Algorithm, Info, Similarity, require_not_negative
 from lit_cfl.algorithms.cluster_steps import closest_by_update
-from lit_cfl.clustering import assign, clusters_of
+from lit_cfl.clustering import assign, clusters_of, cosine_similarity, direction_cosines
 from lit_cfl.clustering.similarity import warn_if_equal
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
@@ -27,7 +27,7 @@ from lit_cfl.metric_names import Row
 class SplitState:
     """Cluster models, and the history of splits by which newcomers are placed."""
 
-    models: Tensor  # [K, d]
+    models: Tensor  # theta [K, d]
     index: Tensor  # [clients], -1 = none
     parent: Tensor  # the cluster that each was split from, int64 [K], -1 = none
     starts: Tensor  # start model of each split [S, d]
@@ -37,22 +37,13 @@ class SplitState:
     part_means: Tensor  # mean of the compared features of each part, in all layers [P, parameters]
 
 
-class Comparison(NamedTuple):
-    """How the clients of a cluster that trained were compared, to split it."""
-
-    features: Tensor  # what was compared, in all layers [n, parameters]
-    layers: list[str]  # layers that were compared
-    similarity: Tensor  # [n, n] in [-1, 1], larger is more alike
-    table: Sequence[dict[str, Any]] = ()  # rows for the algorithm's table, without the cluster
-
-
 @dataclass(frozen=True)
 class SplittingAlgorithm(Algorithm, ABC):
     """An algorithm that starts with one cluster and splits it; every client takes part in every round.
 
     Args:
-        eps1: Threshold of the norm u of a cluster's mean update, above 0.
-        eps2: Threshold of the largest norm v of an update, 0 or more.
+        eps1: Threshold above 0: a cluster is split when the norm u of its mean update is below it, and v is above eps2.
+        eps2: Threshold of v, the largest norm of an update in the cluster; 0 or more.
         warmup_rounds: Rounds before the first split, 0 or more.
         weights: Weights of the clients in a cluster's mean: their number of `examples` (paper), or `equal` (code).
     """
@@ -97,16 +88,39 @@ class SplittingAlgorithm(Algorithm, ABC):
         return f"{type(self).__name__} split no cluster: {why} (clusters.csv has u and v of each round)"
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[SplitState, Info]:
-        return one_cluster(work.initial(0), work.population, work.layout.num_parameters), Info()
+        theta, none = work.initial(0), torch.empty(0, dtype=torch.int64)
+        state = SplitState(
+            models=theta[None],
+            index=assign(none, work.population, torch.zeros_like(work.population)),
+            parent=torch.tensor([-1]),
+            starts=theta.new_empty(0, len(theta)),
+            layers=[],
+            part_split=none,
+            part_cluster=none,
+            part_means=theta.new_empty(0, work.layout.num_parameters),
+        )
+        return state, Info()
 
-    @abstractmethod
-    def compare(self, updates: Tensor, start: Tensor, work: LocalWork) -> Comparison:
-        """Compares the clients of a cluster whose updates are large, although their mean is small.
+    def features(self, updates: Tensor, start: Tensor) -> Tensor:
+        """Returns what clients are compared by `[n, parameters]`: by default the updates.
 
         Args:
-            updates: Updates of the clients that trained `[n, parameters]`, n of at least 3; may be changed in place.
-            start: Model from which they trained `[d]`.
+            updates: Updates `[n, parameters]`; may be changed in place, since they may be in a large file.
+            start: Model from which the clients trained `[d]`.
         """
+        return updates
+
+    def choose_layers(self, features: Tensor, work: LocalWork) -> tuple[list[str], Sequence[Mapping[str, Any]]]:
+        """Chooses the layers to compare, by default all; also returns rows for the algorithm's table."""
+        return ["*"], ()
+
+    def similarity(self, rows: Tensor) -> Tensor:
+        """Compares all pairs of clients, by default by cosine: `[n, n]` in [-1, 1], larger is more alike."""
+        return cosine_similarity(rows)
+
+    def nearness(self, rows: Tensor, means: Tensor) -> Tensor:
+        """Compares newcomers with the means of parts, by default by cosine: `[n, P]`, larger is closer."""
+        return direction_cosines(rows, means)
 
     @abstractmethod
     def divide(self, similarity: Tensor) -> Tensor | None:
@@ -124,90 +138,81 @@ class SplittingAlgorithm(Algorithm, ABC):
         fitted = work.fit(state.models, cohort, labels)
         local = fitted.collect()
         clients, own = cohort[fitted.trained], labels[fitted.trained]
-        updates = subtract_starts(local, state.models, own)
+        updates = subtract_starts(local, state.models, own)  # Delta_i
         weights = client_weights(work.num_examples[clients], self.weights)
-        moves = mean_by_cluster(updates, own, weights, into=torch.zeros_like(state.models))
-        updates, u = (rows[:, : work.layout.num_parameters] for rows in (updates, moves))
-        u, v = u.norm(dim=1), largest_norms(updates, own, len(moves))
-        after, tables, similarity = replace(state, models=state.models + moves), [], None
+        moves = mean_by_cluster(updates, own, weights, into=torch.zeros_like(state.models))  # sum of n_i / n Delta_i
+        after = replace(state, models=state.models + moves)
+        updates, moves = (rows[:, : work.layout.num_parameters] for rows in (updates, moves))
+        v = largest_norms(updates, own, len(moves))  # max_i |Delta_i|
+        u = torch.where(v.isnan(), v, moves.norm(dim=1))  # |sum of n_i / n Delta_i|
+        tables, shown = [], None
         for cluster, mine in slices_of(own):
-            stationary = work.round >= self.warmup_rounds and u[cluster] < self.eps1 and float(v[cluster]) > self.eps2
-            if not stationary or mine.stop - mine.start <= 2:
+            stationary = work.round >= self.warmup_rounds and u[cluster] < self.eps1
+            if not stationary or not float(v[cluster]) > self.eps2 or mine.stop - mine.start <= 2:
                 continue
             start = state.models[cluster]
-            found = self.compare(updates[mine], start, work)
-            tables += [{"cluster": cluster} | row for row in found.table]
-            similarity = similarity or Similarity(clients[mine], found.similarity)
-            parts = self.divide(found.similarity)
-            if parts is not None:
-                warn_if_equal(updates[mine])
-                after = split_cluster(after, cluster, clients[mine], start, found, parts)
-        new = u.new_full((len(after.models) - len(u),), torch.nan)
-        u = torch.where(v.isnan(), v, u)
+            after, found, rows = self._split(after, cluster, clients[mine], updates[mine], start, work)
+            tables += [{"cluster": cluster} | dict(row) for row in rows]
+            shown = shown or found
+        none = u.new_full((len(after.models) - len(u),), torch.nan)  # for new clusters
         info = Info(
             loss=fitted.loss,
             down=len(labels),
             up=int(fitted.trained.sum()),
             skipped=fitted.skipped,
             scores={"train/discrepancy": discrepancy(fitted, after.models, labels, work.layout.num_parameters)},
-            similarity=similarity,
-            clusters={"parent": after.parent, "u": torch.cat([u, new]), "v": torch.cat([v, new])},
+            similarity=shown,
+            clusters={"parent": after.parent, "u": torch.cat([u, none]), "v": torch.cat([v, none])},
             tables=dict.fromkeys(self.tables, tables),
         )
         return after, info
 
+    def _split(
+        self, state: SplitState, cluster: int, clients: Tensor, updates: Tensor, start: Tensor, work: LocalWork
+    ) -> tuple[SplitState, Similarity, Sequence[Mapping[str, Any]]]:
+        """Compares the clients `[n]` of a cluster by their updates `[n, parameters]`, and splits it if they divide.
 
-def place_by_splits(
-    state: SplitState,
-    clients: Tensor,
-    work: LocalWork,
-    *,
-    features: Callable[[Tensor, Tensor], Tensor],
-    closeness: Callable[[Tensor, Tensor], Tensor],
-) -> tuple[SplitState, Info]:
-    """Walks clients down the tree: at each split they train from its start model and join the closest part.
+        Also returns their similarity, and rows for the algorithm's table.
+        """
+        warn_if_equal(updates)
+        features = self.features(updates, start)
+        layers, rows = self.choose_layers(features, work)
+        similarity = self.similarity(select_columns(features, work.layout.columns(layers)))
+        parts = self.divide(similarity)
+        if parts is not None:
+            state = split_cluster(state, cluster, clients, start, layers, features, parts)
+        return state, Similarity(clients, similarity), rows
 
-    Args:
-        clients: Ids of the clients, int64 `[n]`.
-        features: Features to compare, computed from updates `[n, parameters]` of clients that trained from a model
-            `[d]`: `[n, parameters]`.
-        closeness: Similarity of features `[n, columns]` and the parts' means `[P, columns]`: `[n, P]`, larger is
-            closer.
-    """
-    at = torch.zeros(len(clients), dtype=torch.int64)
-    down = up = 0
-    for split, start in enumerate(state.starts):
-        columns, of_split = work.layout.columns(state.layers[split]), state.part_split == split
-        numbers = state.part_cluster[of_split]
-        here = (at == numbers[0]).nonzero().flatten()  # the first part has the number of the split cluster
+    def place(
+        self, state: SplitState, clients: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[SplitState, Info]:
+        """Walks clients down the tree: at each split they train from its start model and join the closest part."""
+        at = torch.zeros(len(clients), dtype=torch.int64)
+        down = up = 0
+        for split, start in enumerate(state.starts):
+            columns, of_split = work.layout.columns(state.layers[split]), state.part_split == split
+            numbers = state.part_cluster[of_split]
+            here = (at == numbers[0]).nonzero().flatten()  # the first part has the number of the split cluster
 
-        def near(updates: Tensor, means: Tensor, start: Tensor = start, columns: Tensor = columns) -> Tensor:
-            return closeness(select_columns(features(updates, start), columns), select_columns(means, columns))
+            def near(updates: Tensor, means: Tensor, start: Tensor = start, columns: Tensor = columns) -> Tensor:
+                rows = select_columns(self.features(updates, start), columns)
+                return self.nearness(rows, select_columns(means, columns))
 
-        fitted = work.fit(start[None], clients[here], purpose="place")
-        parts, info = closest_by_update(fitted, start, state.part_means[of_split], near)
-        at[here] = torch.where(parts >= 0, numbers[parts], -1)
-        down, up = down + len(here), up + info.up
-    return replace(state, index=assign(state.index, clients, at)), Info(down=down, up=up)
-
-
-def one_cluster(model: Tensor, population: Tensor, num_parameters: int) -> SplitState:
-    """Makes the state in which the whole population, int64 ids, is one cluster with this model `[d]`."""
-    none = torch.empty(0, dtype=torch.int64)
-    return SplitState(
-        models=model[None],
-        index=assign(none, population, torch.zeros_like(population)),
-        parent=torch.tensor([-1]),
-        starts=model.new_empty(0, len(model)),
-        layers=[],
-        part_split=none,
-        part_cluster=none,
-        part_means=model.new_empty(0, num_parameters),
-    )
+            fitted = work.fit(start[None], clients[here], purpose="place")
+            parts, info = closest_by_update(fitted, start, state.part_means[of_split], near)
+            at[here] = torch.where(parts >= 0, numbers[parts], -1)
+            down, up = down + len(here), up + info.up
+        return replace(state, index=assign(state.index, clients, at)), Info(down=down, up=up)
 
 
 def split_cluster(
-    state: SplitState, cluster: int, clients: Tensor, start: Tensor, found: Comparison, parts: Tensor
+    state: SplitState,
+    cluster: int,
+    clients: Tensor,
+    start: Tensor,
+    layers: list[str],
+    features: Tensor,
+    parts: Tensor,
 ) -> SplitState:
     """Splits a cluster; all its parts continue from its model.
 
@@ -216,7 +221,8 @@ def split_cluster(
         cluster: Number of the cluster.
         clients: Ids of its clients that trained, int64 `[n]`.
         start: Model from which they trained `[d]`.
-        found: Comparison of these clients.
+        layers: Layers by which they were compared.
+        features: What was compared, in all layers `[n, parameters]`.
         parts: Part of each client, int64 `[n]`, numbered from 0 by lowest member.
     """
     more = int(parts.max())
@@ -227,10 +233,10 @@ def split_cluster(
         index=assign(state.index, clients, numbers[parts]),
         parent=torch.cat([state.parent, torch.full((more,), cluster)]),
         starts=torch.cat([state.starts, start[None]]),
-        layers=[*state.layers, found.layers],
+        layers=[*state.layers, layers],
         part_split=torch.cat([state.part_split, torch.full((more + 1,), len(state.starts))]),
         part_cluster=torch.cat([state.part_cluster, numbers]),
-        part_means=torch.cat([state.part_means, mean_by_cluster(found.features, parts)]),
+        part_means=torch.cat([state.part_means, mean_by_cluster(features, parts)]),
     )
 
 

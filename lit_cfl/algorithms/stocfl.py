@@ -29,7 +29,6 @@ from lit_cfl.algorithms.base import (
     Assignment,
     Info,
     Similarity,
-    Unused,
     require_not_negative,
     require_positive,
 )
@@ -76,7 +75,6 @@ class StoCFL(Algorithm):
     sketch_dim: int | None = None
     state_type: ClassVar[type] = StoCFLState
     cluster_options = ("tau",)
-    unused_if: ClassVar[Unused] = {"psi_budget": ("psi", lambda psi: psi == "gradient")}
     closeness = "cosine of the client's representation with the cluster's"
     score_columns = ("clusters/objective",)
     tables: ClassVar[dict[str, tuple[str, ...]]] = {"cosines": ("low", "high", "pairs")}
@@ -117,9 +115,9 @@ class StoCFL(Algorithm):
         state, compared = self._merge(state, cohort, fresh, psi)  # lines 9-17
         labels = clusters_of(state.index, cohort)
         cohort, labels = cohort[labels >= 0], labels[labels >= 0]  # a client without data stays unobserved
-        models, info, thetas = average_in_clusters(  # lines 19-20, 23-25 and 28
-            work, state.models, cohort, labels, self.weights, prox=self.lambda_, centers=state.omega[None]
-        )
+        weights = client_weights(work.num_examples[cohort], self.weights)
+        thetas = work.fit(state.models, cohort, labels, prox=self.lambda_, centers=state.omega[None])  # lines 19-20, 28
+        models, info = average_in_clusters(thetas, state.models, labels, weights, work)  # lines 23-25
         omega, trained = self.train_omega(state.omega, cohort, work, rng)  # lines 22 and 29
         info = replace(
             info,

@@ -6,14 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_cfl.clustering.products import ROWS_AT_ONCE, TILE, Rows, chunks_of, gram, require_finite, squared_norms
-from lit_cfl.clustering.similarity import cosines, divide_by_lengths
+from lit_cfl.clustering.products import Rows, chunks_of, gram, require_finite, squared_norms
+from lit_cfl.clustering.similarity import cosines
 from lit_cfl.errors import InputError, require_word
 
 Linkage = Literal["single", "complete", "average", "weighted", "ward"]
 """How the distance of two clusters follows from those of their members."""
-
-_ALL_PAIRS = 4096  # maximum number of representations whose pairs are all compared at once
 
 
 def agglomerate(
@@ -85,51 +83,13 @@ def merge_by_threshold(representations: Rows, tau: float) -> Tensor:
     """
     if not -1 <= tau <= 1:
         raise InputError(f"tau {tau} is not a cosine; give a number in [-1, 1]")
-    number = sum(map(len, chunks_of(representations)))
-    if number > _ALL_PAIRS:
-        return _merge_in_tiles(torch.cat(chunks_of(representations)), tau)
+    if tau >= 1:
+        norms = torch.cat([squared_norms(rows) for rows in chunks_of(representations)])
+        require_finite(norms, "representation")
+        return torch.arange(len(norms))
     products = gram(representations)
     require_finite(products.diagonal(), "representation")
-    if tau >= 1:
-        return torch.arange(number)
     return components((cosines(products) >= tau).numpy())
-
-
-def _merge_in_tiles(rows: Tensor, tau: float) -> Tensor:
-    """Finds the clusters of `merge_by_threshold` for many rows `[n, d]`, without a matrix of all pairs."""
-    from scipy.sparse import coo_array
-
-    n, norms = len(rows), squared_norms(rows).sqrt()
-    require_finite(norms, "representation")
-    labels, waiting = torch.arange(n), torch.ones(n, dtype=torch.bool)
-    while tau < 1 and waiting.any():
-        left = waiting.nonzero().flatten()
-        tile = _next_tile(labels[left], left)
-        waiting[tile] = False
-        own = labels[tile]
-        others = left[labels[left] != own[0]] if (own == own[0]).all() else left
-        if not len(others):
-            break  # all remaining rows are in this cluster
-        some, near = rows[tile].double(), []
-        for part in others.split(TILE):
-            lengths = norms[tile, None] * norms[part]
-            near.append(divide_by_lengths(some @ rows[part].double().T, lengths) >= tau)
-        one, other = torch.cat(near, dim=1).nonzero().T
-        if len(one):
-            pairs = own[one].numpy(), labels[others[other]].numpy()
-            size = int(labels.max()) + 1
-            labels = components(coo_array((np.ones(len(one), dtype=np.int8), pairs), shape=(size, size)))[labels]
-    return labels
-
-
-def _next_tile(labels: Tensor, left: Tensor) -> Tensor:
-    """Chooses the next rows to compare, int64 `[t]`: rows of the largest cluster, or any rows if that cluster is small.
-
-    Args:
-        labels: Clusters of the unassigned rows, int64 `[left]`.
-    """
-    sizes = labels.bincount()
-    return left[labels == sizes.argmax()][:ROWS_AT_ONCE] if sizes.max() >= ROWS_AT_ONCE else left[:ROWS_AT_ONCE]
 
 
 def merge_tree(distances: Tensor, linkage: Linkage) -> np.ndarray:

@@ -146,13 +146,13 @@ def test_a_given_number_is_not_reported():
 
 def test_a_number_is_left_alone_and_others_are_refused():
     work = corners(2)
-    assert IFCA(5).decide_number(work, rng())[0] == IFCA(5)
+    assert len(IFCA(5).init(work, rng())[0].models) == 5
     assert work.costs.steps == 0
-    with pytest.raises(InputError, match="num_clusters is 'many'; give a number, or auto"):
+    with pytest.raises(InputError, match="num_clusters is 'many'; give a whole number, or auto"):
         FedGroup("many")
     with pytest.raises(InputError, match="max_clusters is 0; it must be 1 or more"):
         FLHC(max_clusters=0)
-    with pytest.raises(InputError, match="num_clusters is 'many'; give a number, or auto"):
+    with pytest.raises(InputError, match="num_clusters is 'many'; give a whole number, or auto"):
         FedEM("many")
     with pytest.raises(InputError, match="num_clusters is 0"):
         FeSEM(0)

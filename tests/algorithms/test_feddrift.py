@@ -130,7 +130,7 @@ def test_clients_that_drift_together_have_a_model_each_which_merge_one_time_step
     state, _ = after_round(before, ONE, now, 1)
     assert (state.index.tolist(), served(state)) == ([0, 1, 2], [1.0, 9.0, 9.5])
     state, info = after_round(state, ONE, now, 2)
-    assert (state.index.tolist(), state.sizes.tolist()) == ([0, 1, 1], [5, 4, 0])
+    assert (state.index.tolist(), state.sizes.tolist()) == ([0, 1, 1], [5, 4])
     assert (info.scores["shift/migrated"], rows(info)) == (0, [])  # a merge is not a migration
     assert served(state)[1] == 9.25
 
@@ -165,7 +165,7 @@ def test_merged_model_is_weighted_by_the_examples_that_chose_each_cluster():
     work = line(0.0, 1.0, 1.0, sizes=(3, 2, 4))
     before = clusters(0.0, 1.0, of=ids(0, 1, 1), work=work, sizes=(7, 15))
     state, _ = after_round(before, ONE, work, 1, cohort=ids())
-    assert state.sizes.tolist() == [31, 0]  # sums 7 + 3 and 15 + 6
+    assert state.sizes.tolist() == [31]  # sums 7 + 3 and 15 + 6
     assert served(state) == pytest.approx([21 / 31] * 3)
     assert state.index.tolist() == [0, 0, 0]
 
@@ -214,12 +214,14 @@ def test_cluster_of_nobody_keeps_its_model_and_is_not_merged():
     assert (state.models[:, 0].tolist(), state.sizes.tolist()) == ([1.0, 1.4], [4, 1])
 
 
-def test_number_of_a_merged_cluster_is_free_for_the_next_new_one():
+def test_clusters_are_numbered_again_in_the_same_order_after_a_merger():
     work = line(0.0, 0.5, 9.0)
-    state, _ = after_round(clusters(0.0, 0.5, 9.0, of=ids(0, 1, 2), work=work), ONE, work, 1)
-    assert (state.index.tolist(), len(state.models)) == ([0, 0, 2], 3)
-    state, _ = after_round(state, ONE, line(0.0, -9.0, 9.0), 2)
-    assert (state.index.tolist(), len(state.models)) == ([0, 1, 2], 3)
+    state, info = after_round(clusters(0.0, 0.5, 9.0, of=ids(0, 1, 2), work=work), ONE, work, 1)
+    assert (state.index.tolist(), len(state.models), info.tables["migrations"]) == ([0, 0, 1], 2, [])
+    assert served(state) == [0.25, 0.25, 9.0]
+    state, info = after_round(state, ONE, line(0.0, -9.0, 9.0), 2)
+    assert (state.index.tolist(), len(state.models)) == ([0, 2, 1], 3)
+    assert rows(info) == [(1, 0, 2, 1)]
     assert served(state) == [0.0, -9.0, 9.0]
 
 
@@ -232,7 +234,7 @@ def test_each_client_starts_alone_and_like_clients_merge():
         state, info = after_round(state, algorithm, work, number, cohort=ids(0, 3))
         assert info.up == 5  # all clients train in the first time step
     state, _ = after_round(state, algorithm, work, 2, cohort=ids())
-    assert state.index.tolist() == [0, 0, 2, 2, 0]
+    assert state.index.tolist() == [0, 0, 1, 1, 0]
     assert served(state) == pytest.approx([(0 + 2 * 0.6 + 0.2) / 4] * 2 + [(8 + 3 * 8.2) / 4] * 2 + [1.4 / 4])
 
 

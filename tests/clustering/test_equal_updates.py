@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from lit_cfl.algorithms import FLHC, FedGroup, StoCFL
+from lit_cfl.algorithms import CFL, FLHC, AdaCFL, FedGroup, LayerCFL, StoCFL
 from lit_cfl.clustering.similarity import warn_if_equal
 from lit_cfl.errors import Notice
 from lit_cfl.seeds import generator
@@ -72,5 +72,23 @@ def test_a_learning_rate_of_0_makes_no_clusters_in_silence(algorithm: Any, learn
 @pytest.mark.parametrize("algorithm", ALGORITHMS[:3], ids=lambda a: type(a).__name__)
 def test_clients_with_the_same_data_make_none_either(algorithm: Any):
     work = QuadraticWork(SIDES[:1].repeat(8, 1), torch.arange(1, 9), 0.2, steps=2)
+    (note,) = clustered(algorithm, work)
+    assert note.startswith("the updates of all 8 clients are equal, so ")
+
+
+SPLITS = {"eps1": 100.0, "eps2": 0.0, "warmup_rounds": 0}
+SPLITTING = [
+    CFL(**SPLITS),
+    AdaCFL(**SPLITS),
+    LayerCFL(**SPLITS, distance="l2"),
+    LayerCFL(**SPLITS, distance="cos"),
+]
+
+
+@pytest.mark.parametrize("algorithm", SPLITTING)
+def test_equal_updates_are_not_called_zero_where_the_weights_are(algorithm: Any):
+    work = QuadraticWork(
+        torch.zeros(8, 2, dtype=torch.float64), torch.arange(1, 9), 1.0
+    )  # w_0 is not 0, the weights are
     (note,) = clustered(algorithm, work)
     assert note.startswith("the updates of all 8 clients are equal, so ")
