@@ -156,9 +156,8 @@ class FedDrift(Algorithm):
             "migrations": [dict(zip(self.tables["migrations"], row, strict=True)) for row in rows.tolist()]
         }
         if not self.eager:
-            state, tables["mergers"] = self._merge(
-                state, losses[~drifts], best[~drifts], work.num_examples[able[~drifts]]
-            )
+            stays = ~drifts
+            state, tables["mergers"] = self._merge(state, losses[stays], best[stays], work.num_examples[able[stays]])
         scores = (float(drifts.sum()), float((labels != before)[moved].sum()))
         info = Info(down=losses.numel(), scores=dict(zip(SHIFT_SCORES, scores, strict=True)), tables=tables)
         return state, replace(info, bytes_up=4 * losses.numel())

@@ -259,6 +259,15 @@ def test_features_see_inputs_that_move_for_every_client_and_slow_drift_adds_up()
     assert rows(info) == []
 
 
+def test_features_that_moved_by_exactly_the_threshold_have_not_drifted():
+    work = at(0.0)
+    state = placed(FEATURES, work, [0.0, 9.0], ids(0), [])
+    state = replace(state, reference=torch.tensor([[3.0, 2.0]], dtype=torch.float64))  # |0 - 3| / sqrt((0 + 2) / 2)
+    for threshold, detected in ((3.0, 0), (2.999, 1)):
+        _, info = replace(FEATURES, shift_threshold=threshold).round(state, ids(0), work, rng())
+        assert info.scores["shift/detected"] == detected
+
+
 def test_distance_of_features_is_in_units_of_their_spread():
     now, before = torch.tensor([[3.0, 4.0, 6.0]]), torch.tensor([[0.0, 0.0, 2.0]])
     assert feature_distance(now, before).tolist() == [2.5]  # 5 / sqrt((6 + 2) / 2)
