@@ -222,7 +222,6 @@ VARIANTS: list[Algorithm] = [
     PublishedIFCA(weights="drawn_first"),
     IFCA(averaging="gradients"),
     IFCA(averaging="gradients", weights="examples"),
-    PublishedIFCA(assign_with_l2=True),
     IFCA(reassign_at_evaluation=True),
     IFCA(migrate=True),
     IFCA(migrate=True, shift_metric="loss"),
@@ -320,21 +319,14 @@ def _name_of(algorithm: Algorithm) -> str:
 
 def _of_algorithm(algorithm: Algorithm, task: Callable[[], Classification]) -> Experiment:
     shift = [LosesData(), SwapAll(0.4)]
-    l2 = getattr(algorithm, "assign_with_l2", False)
-    made = partial(Classification, kernel_l2=0.01) if l2 else Classification
-    build = task if not l2 else lambda: made(MLP(16, [1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1))
-    return short(data=digits(shift=shift), algorithm=algorithm, task=build)
+    return short(data=digits(shift=shift), algorithm=algorithm, task=task)
 
 
 def ties() -> dict[str, Make]:
     """Returns algorithms that compare clients, where each two clients have equal data and equal updates."""
     kinds = (CFL, AdaCFL, LayerCFL, FeSEM, FLHC, FLUX, FedGroup, FlexCFL, PACFL, StoCFL, IFCA, FedDrift)
     chosen = [one for one in VARIANTS if isinstance(one, kinds) and getattr(one, "warmup_rounds", 0) < ROUNDS]
-    return {f"ties {_name_of(one)}": partial(_of_twins, one) for one in chosen if _fits_twins(one)}
-
-
-def _fits_twins(algorithm: Algorithm) -> bool:
-    return not getattr(algorithm, "assign_with_l2", False)
+    return {f"ties {_name_of(one)}": partial(_of_twins, one) for one in chosen}
 
 
 def _of_twins(algorithm: Algorithm) -> Experiment:

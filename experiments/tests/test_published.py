@@ -1,6 +1,8 @@
 """Tests the published variants on quadratic clients (docs/ground_truth.md, checks 7, 8, 16 and 22; C1 to C21)."""
 
+import inspect
 import json
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +15,7 @@ from scipy.stats import wasserstein_distance
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from experiments import published
 from experiments.published import (
     PublishedFedGroup,
     PublishedFedGrouProx,
@@ -79,6 +82,17 @@ def line(*centers: float, sizes: tuple[int, ...] = (), **options: object) -> Fro
 @pytest.mark.parametrize("algorithm", VARIANTS, ids=map(repr, VARIANTS))
 def test_variant_keeps_the_contract(algorithm: Algorithm):
     check_algorithm(algorithm)
+
+
+def test_options_of_disputed_points_exist_with_the_default_that_the_page_says():
+    page = (Path(__file__).parents[2] / "docs" / "disputed_points.md").read_text("utf-8")
+    rows = [line.split("|") for line in page.splitlines() if re.match(r"\| C\d+:", line) and "`Published" in line]
+    assert len(rows) == 8
+    for row in rows:
+        for owner, option in re.findall(r"`(Published\w+)\.(\w+)`", row[2]):
+            default = inspect.signature(getattr(published, owner)).parameters[option].default
+            text = default if isinstance(default, str) else json.dumps(default)
+            assert row[5].strip().startswith(f"`{text}`"), owner
 
 
 @pytest.mark.parametrize(
@@ -328,10 +342,10 @@ def test_angles_of_vectors_and_clusters_are_those_of_pacfls_code(
     name: str, subspace: str, monkeypatch: pytest.MonkeyPatch
 ):
     algorithm = PublishedPACFL(2, angles="vectors", subspace=subspace)
-    bases, published = client_vectors(name, algorithm), PACFL_CODE[name]
+    bases, code = client_vectors(name, algorithm), PACFL_CODE[name]
     angles = algorithm.angles_between(bases, bases).fill_diagonal_(0)
-    assert_close(angles, torch.tensor(published[f"{subspace} lines"]).double(), atol=1e-3, rtol=0)
-    for words, labels in published[f"{subspace} clusters"].items():
+    assert_close(angles, torch.tensor(code[f"{subspace} lines"]).double(), atol=1e-3, rtol=0)
+    for words, labels in code[f"{subspace} clusters"].items():
         linkage, threshold = words.split()
         found = agglomerate((angles + angles.T) / 2, linkage=LINKAGES[linkage], threshold=float(threshold))
         assert found.tolist() == labels, words

@@ -1,6 +1,6 @@
 """Checks the contract of algorithms on quadratic clients."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import MISSING, fields, is_dataclass, replace
@@ -93,22 +93,24 @@ def _states(
     """Yields the state after `init` and after each round."""
     # a copy, since a new process would not have attributes that were set on the instance
     algorithm = replace(algorithm)
-    with _raised_in(algorithm, "init"):
-        answer = algorithm.init(work.at(0), generator(3, "init"))
-    with _as_broken_rule():
-        state, _ = check_answer(algorithm, "init", answer, partial(_num_models, algorithm))
+    state = _ask(algorithm, "init", "init", work.at(0), generator(3, "init"))
     yield state
     for round in range(_ROUNDS):
         algorithm = replace(algorithm)
-        cohort = reorder(_cohort(round, algorithm))
-        before = between(state)
-        with _raised_in(algorithm, f"round {round} with the cohort {cohort.tolist()}"):
-            answer = algorithm.round(before, cohort, work.at(round), generator(3, "round", round))
-        with _as_broken_rule():
-            state, _ = check_answer(algorithm, "round", answer, partial(_num_models, algorithm))
+        cohort, rng = reorder(_cohort(round, algorithm)), generator(3, "round", round)
+        call = f"round {round} with the cohort {cohort.tolist()}"
+        state = _ask(algorithm, "round", call, between(state), cohort, work.at(round), rng)
         with _raised_in(algorithm, "serve"):
             algorithm.serve(state, torch.arange(_CLIENTS))
         yield state
+
+
+def _ask(algorithm: Algorithm, method: str, call: str, *arguments: Any) -> State:
+    """Calls a method, whose error is a broken rule in `call`, and checks its answer; returns the state."""
+    with _raised_in(algorithm, call):
+        answer = getattr(algorithm, method)(*arguments)
+    with _as_broken_rule():
+        return check_answer(algorithm, method, answer, partial(_num_models, algorithm))[0]
 
 
 def _num_models(algorithm: Algorithm, state: State) -> int:
@@ -128,11 +130,11 @@ def _as_broken_rule() -> Iterator[None]:
 def _is_plain(algorithm: Algorithm) -> None:
     kind = type(algorithm)
     frozen = is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]  # dataclasses keep it, the stubs do not
-    assert frozen, _message(algorithm, "is not a frozen dataclass; write @dataclass(frozen=True)")
+    _require(frozen, algorithm, "is not a frozen dataclass; write @dataclass(frozen=True)")
     bare = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
-    assert not bare, _message(algorithm, f"its fields {bare} have no default")
+    _require(not bare, algorithm, f"its fields {bare} have no default")
     named = is_dataclass(getattr(kind, "state_type", None))
-    assert named, _message(algorithm, "has no state_type, or one that is not a dataclass")
+    _require(named, algorithm, "has no state_type, or one that is not a dataclass")
     for state in _states(algorithm, _work(algorithm)):
         with _as_broken_rule():
             require_savable(algorithm, state)
@@ -156,30 +158,34 @@ def _keeps_arguments(algorithm: Algorithm) -> None:
         with _raised_in(algorithm, f"{name} with all clients"):
             call(state, cohort)
         same = _difference(kept_state, state_to_dict(state)) == 0 and torch.equal(cohort, everyone)
-        assert same, _message(algorithm, f"{name} changes its arguments")
-        assert _difference(kept_work, _tensors(work)) == 0, _message(
-            algorithm, f"{name} changes the data of the clients"
-        )
-    assert repr(algorithm) == before, _message(algorithm, "changes its own fields")
+        _require(same, algorithm, f"{name} changes its arguments")
+        _require(_difference(kept_work, _tensors(work)) == 0, algorithm, f"{name} changes the data of the clients")
+    _require(repr(algorithm) == before, algorithm, "changes its own fields")
 
 
 def _repeats(algorithm: Algorithm) -> None:
     torch.manual_seed(1)
     first = list(_states(algorithm, _work(algorithm)))
     torch.manual_seed(2)  # seeds the global generator, which must not matter
-    for round, (a, b) in enumerate(zip(first, _states(algorithm, _work(algorithm)), strict=True)):
-        assert _difference(state_to_dict(a), state_to_dict(b)) == 0, _message(
-            algorithm, f"the same seed gives a different state after {_after(round)}"
-        )
+    _compare(
+        algorithm, _states(algorithm, _work(algorithm)), "the same seed gives a different state after {after}", first
+    )
 
 
 def _resumes(algorithm: Algorithm) -> None:
-    whole = list(_states(algorithm, _work(algorithm)))
-    saved = list(_states(algorithm, _work(algorithm), between=lambda state: _save_and_load(algorithm, state)))
-    for round, (a, b) in enumerate(zip(whole, saved, strict=True)):
-        assert _difference(state_to_dict(a), state_to_dict(b)) == 0, _message(
-            algorithm, f"a run that is saved and loaded after each round differs after {_after(round)}"
-        )
+    saved = _states(algorithm, _work(algorithm), between=lambda state: _save_and_load(algorithm, state))
+    _compare(algorithm, saved, "a run that is saved and loaded after each round differs after {after}")
+
+
+def _compare(
+    algorithm: Algorithm, states: Iterable[State], rule: str, others: Iterable[State] = (), tolerance: float = 0.0
+) -> None:
+    """Compares the states of a run with those of the plain run; `rule` names the round and the difference."""
+    plain = others or _states(algorithm, _work(algorithm))
+    for position, (a, b) in enumerate(zip(plain, states, strict=True)):
+        found = _difference(state_to_dict(a), state_to_dict(b))
+        after = "init" if position == 0 else f"round {position}"
+        _require(found <= tolerance, algorithm, rule.format(after=after, found=f"{found:.1e}"))
 
 
 def _save_and_load(algorithm: Algorithm, state: State) -> State:
@@ -190,13 +196,8 @@ def _save_and_load(algorithm: Algorithm, state: State) -> State:
 
 
 def _ignores_order(algorithm: Algorithm) -> None:
-    ascending = list(_states(algorithm, _work(algorithm)))
-    reverse = list(_states(algorithm, _work(algorithm), reorder=lambda cohort: cohort.sort(descending=True).values))
-    for round, (a, b) in enumerate(zip(ascending, reverse, strict=True)):
-        found = _difference(state_to_dict(a), state_to_dict(b))
-        assert found <= _TOLERANCE, _message(
-            algorithm, f"the order of the cohort matters by {found:.1e} in {_after(round)}"
-        )
+    reverse = _states(algorithm, _work(algorithm), reorder=lambda cohort: cohort.sort(descending=True).values)
+    _compare(algorithm, reverse, "the order of the cohort matters by {found} in {after}", tolerance=_TOLERANCE)
 
 
 def _serves(algorithm: Algorithm) -> None:
@@ -206,7 +207,8 @@ def _serves(algorithm: Algorithm) -> None:
         with _raised_in(algorithm, f"serve for the clients {some.tolist()}"):
             alone = algorithm.serve(state, some).index
             in_order = _difference(alone, served.index[some]) == 0
-        assert in_order, _message(
+        _require(
+            in_order,
             algorithm,
             f"serve gives the clients {some.tolist()} the models {alone.tolist()} if only they are asked for, and "
             f"{served.index[some].tolist()} among all: give each client its model, in their order, and number models "
@@ -215,7 +217,7 @@ def _serves(algorithm: Algorithm) -> None:
         with _as_broken_rule():
             check_assignment(algorithm, served, torch.arange(_CLIENTS), _COLUMNS)
         for row in (*served.models, *served.extra.values()):
-            assert row.isfinite().all(), _message(algorithm, "serve gives a model that is not finite")
+            _require(bool(row.isfinite().all()), algorithm, "serve gives a model that is not finite")
 
 
 def _places(algorithm: Algorithm) -> None:
@@ -257,18 +259,15 @@ def _check_place(algorithm: Algorithm, name: str, more: QuadraticWork) -> None:
             unseen = int(clients[0]) >= _CLIENTS
             who = "clients never seen" if unseen else "its clients"
             ids = f"{clients.tolist()}{f', of which init knew only 0 to {_CLIENTS - 1}' if unseen else ''}"
-            with _raised_in(algorithm, f"{name} of {who}, the ids {ids},"):
-                answer = place(state, clients, more.at(_ROUNDS), generator(3, "place"))
-            with _as_broken_rule():
-                placed, _ = check_answer(algorithm, name, answer, partial(_num_models, algorithm))
+            call = f"{name} of {who}, the ids {ids},"
+            placed = _ask(algorithm, name, call, state, clients, more.at(_ROUNDS), generator(3, "place"))
             with _raised_in(algorithm, f"serve for {who}, the ids {ids},"):
                 index = algorithm.serve(placed, clients).index
-            assert (index >= 0).all(), _message(algorithm, f"after {name}, serve gives {who} no model")
+            _require(bool((index >= 0).all()), algorithm, f"after {name}, serve gives {who} no model")
             torch.manual_seed(int(clients[0]))  # seeds the global generator, which must not matter
-            work = more.at(_ROUNDS)
-            again, _ = place(state, clients.flip(0), work, generator(3, "place"))
+            again, _ = place(state, clients.flip(0), more.at(_ROUNDS), generator(3, "place"))
             alike = _difference(index, algorithm.serve(again, clients).index) == 0
-            assert alike, _message(algorithm, f"{name} gives {who} another model the second time, in another order")
+            _require(alike, algorithm, f"{name} gives {who} another model the second time, in another order")
 
 
 def _accepts_empty_rounds(algorithm: Algorithm) -> None:
@@ -283,16 +282,12 @@ def _accepts_empty_rounds(algorithm: Algorithm) -> None:
         with _raised_in(algorithm, f"a round of {name}"):
             after, _ = algorithm.round(state, cohort, work, generator(3, "round"))
             models = algorithm.serve(after, torch.arange(_CLIENTS)).models
-        assert models.isfinite().all(), _message(algorithm, f"a round of {name} gives a model that is not finite")
+        _require(bool(models.isfinite().all()), algorithm, f"a round of {name} gives a model that is not finite")
 
 
 def _reads_chunks(algorithm: Algorithm) -> None:
-    chunked = list(_states(algorithm, _work(algorithm, chunk_size=2)))
-    for round, (a, b) in enumerate(zip(_states(algorithm, _work(algorithm)), chunked, strict=True)):
-        found = _difference(state_to_dict(a), state_to_dict(b))
-        assert found <= _TOLERANCE, _message(
-            algorithm, f"reading a fit in chunks matters by {found:.1e} in {_after(round)}"
-        )
+    chunked = _states(algorithm, _work(algorithm, chunk_size=2))
+    _compare(algorithm, chunked, "reading a fit in chunks matters by {found} in {after}", tolerance=_TOLERANCE)
 
 
 @contextmanager
@@ -324,8 +319,9 @@ def _difference(a: Any, b: Any) -> float:
     return 0.0 if type(a) is type(b) and a == b else float("inf")
 
 
-def _after(position: int) -> str:
-    return "init" if position == 0 else f"round {position}"
+def _require(holds: bool, algorithm: Algorithm, what: str) -> None:
+    if not holds:
+        raise AssertionError(_message(algorithm, what))
 
 
 def _message(algorithm: Algorithm, what: str) -> str:

@@ -218,7 +218,7 @@ def test_a_finished_comparison_is_not_run_again(finished: tuple[Path, str], caps
 
 
 def test_the_number_of_clusters_is_the_files_or_has_to_be_given():
-    names, own = ("IFCA", "two", "l2", "FLUX"), ("--two.num_clusters", "2", "--l2.assign_with_l2", "true")
+    names, own = ("IFCA", "two", "l2", "FLUX"), ("--two.num_clusters", "2", "--l2.reassign_at_evaluation", "true")
     given = read_arguments([*SMALL[1:], "--algorithms", "IFCA", "two=IFCA", "l2=IFCA", "FLUX", *own])
     plan, notices = plan_comparison(given)
     # setting another option of IFCA changes nothing
