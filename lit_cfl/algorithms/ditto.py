@@ -12,7 +12,7 @@ Where this differs from the paper:
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -90,15 +90,8 @@ class Ditto(Algorithm):
 
     def _personalise(self, state: DittoState, clients: Tensor, work: LocalWork) -> tuple[Fitted, dict[int, Tensor]]:
         models, start = starting_models(state.personal, clients, state.initial)
-        fitted = work.fit(
-            models,
-            clients,
-            start,
-            purpose="personal",
-            prox=self.lambda_,
-            centers=state.models,
-            budget=self.personal,
-        )
+        pull: dict[str, Any] = {"prox": self.lambda_, "centers": state.models}
+        fitted = work.fit(models, clients, start, purpose="personal", budget=self.personal, **pull)
         return fitted, with_trained(state.personal, fitted, clients, work)
 
     def serve(self, state: DittoState, clients: Tensor) -> Assignment:

@@ -36,14 +36,7 @@ from lit_cfl.algorithms.base import (
     require_not_negative,
 )
 from lit_cfl.algorithms.cluster_steps import closest_by_update, cold, train_clusters
-from lit_cfl.algorithms.splits import subtract_starts
-from lit_cfl.clustering import (
-    agglomerate,
-    assign,
-    cosine_similarity,
-    cross_distances,
-    distances,
-)
+from lit_cfl.clustering import agglomerate, assign, cosine_similarity, cross_distances, distances
 from lit_cfl.clustering.similarity import warn_if_equal
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
@@ -128,7 +121,7 @@ class FLHC(ClusterNumberOptions, Algorithm):
         require_clients(known_number(self.num_clusters), int((work.num_examples[cohort] > 0).sum()))
         fitted = work.fit(state.models, cohort)
         rows, clients = fitted.collect(), cohort[fitted.trained]
-        updates = subtract_starts(rows, state.models, torch.zeros_like(clients))[:, : work.layout.num_parameters]
+        updates = rows.sub_(joint)[:, : work.layout.num_parameters]  # in place, since the rows may be in a large file
         require_clients(known_number(self.num_clusters), len(clients))
         warn_if_equal(updates)
         number = self.num_clusters
