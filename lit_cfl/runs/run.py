@@ -26,7 +26,6 @@ from lit_cfl.runs.resume import (
     read_agreeing_summary,
     read_finished_summary,
     require_agreement,
-    require_same_data,
     require_same_digests,
     with_own_partition,
     with_stored_code,
@@ -179,7 +178,7 @@ def _run_seed(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode:
         plan = Plan(**(stored_config(path) or {})["plan"]) if mode == "new" else None  # of this process, a moment ago
         finished.baseline = FinishedRun(folder, _run_one(baseline, folder, callbacks, mode, plan))
         draw = partial(_draw_with_baseline, finished, finished.baseline, experiment.pictures.formats)
-        DrawingGuard()("pictures/curve with the baseline", draw)
+        DrawingGuard(passed=(SaveError,))("pictures/curve with the baseline", draw)
     return finished
 
 
@@ -241,7 +240,7 @@ def require_unchanged_data(experiment: Experiment, path: Path) -> None:
         # the recorded plan may be for another machine
         here = with_own_partition(experiment, path, None).with_options(plan=None, device="auto")
         prepared, _ = here.try_out(experiment.seeds[0])
-        require_same_data(path, recorded, prepared)
+        require_same_digests(path, recorded, prepared.fingerprint)
         prepared.engine.close()
 
 
@@ -292,11 +291,10 @@ def _restore_recorder(
         experiment = with_stored_plan(experiment, stored if saved is None else json.loads(saved["config"]))
     recorder = _recorder(with_own_partition(experiment, path, saved), path, callbacks, checkpoint)
     if saved is not None:
-        recorder.restore(saved, new_plan=mode == "new_plan")
-    recorder.directory.reopen(recorder.prepared.config(), recorder.prepared.data, saved)
+        recorder.restore(saved, stored, new_plan=mode == "new_plan")
+    recorder.directory.reopen(recorder.prepared.data, saved, recorder.engine.plan)
+    recorder.write_config()
     checkpoint.remove_superseded()
-    if saved is not None and mode == "new_plan":
-        recorder.save_again()
     return recorder
 
 
@@ -346,6 +344,8 @@ def _record(recorder: Recorder, callbacks: RunCallbacks) -> Row:
         recorder.engine.close()
         shown = trackers.finish(status)
         callbacks.ended(reason)
+    if trackers.unwritten is not None:
+        raise trackers.unwritten
     if shown:  # otherwise the run stays open, so that a resume draws the missing pictures
         recorder.directory.conclude(recorder.checkpoint.row_files)
     return summary

@@ -1,8 +1,7 @@
 """Damage to a file of a run directory is healed or named: files by damages, of finished and of killed runs.
 
 `heals`: resuming ends with exit code 0 and the files of an undamaged run. `named`: it ends with exit code 2 and one
-line that has the file's name, and changes no file. Where the plan changes an answer, the later one stands next to it:
-once the checkpoint holds the tables, `named, later heals` becomes `heals`.
+line that has the file's name, and changes no file.
 """
 
 import os
@@ -83,8 +82,8 @@ ANSWERS = """
 checkpoint.pt           flip truncate replace           named
 checkpoint.pt           delete                          heals
 config.yaml             flip truncate delete replace    named
-metrics.csv             flip truncate delete replace    named, later heals
-clusters.csv            flip truncate delete replace    named, later heals
+metrics.csv             flip truncate delete replace    heals
+clusters.csv            flip truncate delete replace    heals
 snapshots/1.npz         flip truncate delete replace    named
 client_rounds.parquet/* flip truncate delete replace    named
 rows/*                  flip truncate delete replace    named
@@ -96,10 +95,10 @@ summary.json            flip truncate delete replace    heals
 SHA256SUMS              flip truncate delete replace    heals
 """
 CELLS = [
-    (name, damage, answer[0])
-    for name, *words in map(str.split, ANSWERS.replace(", later", " later").strip().splitlines())
+    (name, damage, answer)
+    for name, *words, answer in map(str.split, ANSWERS.strip().splitlines())
     for damage in DAMAGES
-    if damage in words and (answer := [word for word in words if word in ("named", "heals")])
+    if damage in words
 ]
 AT_THE_END = ("clients.csv", "memberships.npz", "summary.json", "SHA256SUMS")  # a killed run has none of them
 

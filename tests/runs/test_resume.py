@@ -38,7 +38,6 @@ from lit_cfl.runs import environment as module
 from lit_cfl.runs.resume import require_agreement
 from lit_cfl.storage import checkpoint
 from lit_cfl.storage.checkpoint import Checkpoint
-from lit_cfl.storage.config_file import read_run_id, stored_config, write_config
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tasks import Classification
 
@@ -226,19 +225,28 @@ def test_extension_that_is_killed_has_no_files_of_the_earlier_end(ended: Path):
         _ = load_run(ended).clients
 
 
-def test_run_killed_between_a_new_plan_in_its_config_and_the_checkpoint_is_resumed(whole: Path, tmp_path: Path):
-    """A run that changes its plan, for example for lack of memory, writes `config.yaml` before the checkpoint."""
+def test_run_killed_between_a_checkpoint_with_changed_options_and_its_config_is_resumed(whole: Path, tmp_path: Path):
     path = tmp_path / "run"
-    assert main(start(path, rounds=3)) == 0
-    config = stored_config(path)
-    assert config is not None
-    (path / "SHA256SUMS").unlink()
-    write_config(path, config | {"plan": config["plan"] | {"rows_mib": 1, "threads": 7}}, read_run_id(path))
+    assert main(start(path, "--baseline", "null", rounds=3)) == 0
+    before = (path / "config.yaml").read_bytes()
+    child = in_child(resume(path, "--rounds", str(ROUNDS)), die_before_the_config)
+    assert wait(child) == -signal.SIGKILL
+    assert (path / "config.yaml").read_bytes() == before
+    assert main(resume(path)) == 2  # the checkpoint is of a run with more rounds
     assert main(resume(path, "--rounds", str(ROUNDS))) == 0
-    assert contents(path)["run state"] == contents(whole)["run state"]
-    now = stored_config(path)
-    assert now is not None
-    assert now["plan"] == config["plan"]
+    assert Checkpoint(path).load()["state"]["models"].equal(Checkpoint(whole).load()["state"]["models"])
+
+
+def die_before_the_config() -> None:
+    """Kills this process before it replaces `config.yaml`."""
+    replace = Path.replace
+
+    def dying(self: Path, target: Path) -> Path:
+        if Path(target).name == "config.yaml":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return replace(self, target)
+
+    Path.replace = dying
 
 
 def test_null_for_the_plan_and_a_forgotten_directory_are_refused_in_a_line(whole: Path, capsys):
