@@ -16,7 +16,7 @@ from lit_cfl.runs.run import SAME_START
 from lit_cfl.runs.shared_clients import compare_shared, read_scored, scores_everyone
 from lit_cfl.scores import CLASSIFIER, Score, Scores, read_scores
 from lit_cfl.statistics import paired_difference, spread
-from lit_cfl.storage.checkpoint import read_identity, share_initial_model
+from lit_cfl.storage.checkpoint import read_fingerprint, share_initial_model
 from lit_cfl.storage.csv_log import read_table
 
 _RUNS = {
@@ -257,7 +257,7 @@ def _mismatches(comparison: Comparison, done: Sequence[Job]) -> list[str]:
         return ["Tiny runs only show whether everything runs; they are not paired."]
     notes = []
     for seed in comparison.seeds:
-        found = {job.name: read_identity(job.folder)["fingerprint"] for job in done if job.seed == seed}
+        found = {job.name: read_fingerprint(job.folder) for job in done if job.seed == seed}
         if lost := [name for name, one in found.items() if not one]:
             notes.append(
                 f"Under seed {seed}, it is unknown whether the runs of {', '.join(lost)} are paired, since they have "

@@ -222,5 +222,5 @@ def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun
         prepared = saved.prepared
     except InputError as error:
         raise InputError(f"opening {path} needs the run's own data, where they were: {error}") from error
-    require_same_digests(path, content, prepared.fingerprint)
+    require_same_digests(path, content["fingerprint"], prepared.fingerprint)
     return saved

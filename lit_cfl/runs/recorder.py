@@ -13,7 +13,6 @@ from lit_cfl.clustering.cluster_scores import silhouette
 from lit_cfl.data import FederatedData
 from lit_cfl.data.federated import lists_of, with_lists
 from lit_cfl.engines.check_task import note_loss_above_guessing
-from lit_cfl.engines.fingerprint import data_options
 from lit_cfl.errors import Interrupted, Notice, note_on_error
 from lit_cfl.evaluation import Evaluation, evaluate
 from lit_cfl.experiment import PreparedRun
@@ -73,7 +72,7 @@ class Recorder:
         """
         require_recorded_config(self.directory.path, saved, stored)
         require_agreement(self.checkpoint.path, json.loads(saved["config"]), self.prepared.config(), new_plan)
-        require_same_digests(self.checkpoint.path, saved, self.prepared.fingerprint)
+        require_same_digests(self.checkpoint.path, saved["fingerprint"], self.prepared.fingerprint)
         self._recorded = stored
         self._totals = RunTotals.restore(saved)
         self._seconds_before = saved["seconds"]
@@ -188,7 +187,6 @@ class Recorder:
             "traffic": [r.traffic.down, r.traffic.up, r.traffic.bytes_up],
             "local": [r.costs.steps, r.costs.examples, r.costs.scored],
             "fingerprint": self.prepared.fingerprint,
-            "data options": data_options(self.experiment.data),
             "environment": self.directory.environment,
             "digests": dict(self.directory.digests),
             **self.directory.texts(),

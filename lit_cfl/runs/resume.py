@@ -99,8 +99,9 @@ def with_stored_plan(experiment: "Experiment", stored: Mapping[str, Any]) -> "Ex
         recorded = experiment.with_options(plan=stored["plan"])
         recorded.choose_own_plan()
     except (InputError, TypeError) as error:
+        plan = ", ".join(f"{name} {value}" for name, value in stored["plan"].items())
         raise InputError(
-            f"the run was started under plan {_in_words(stored['plan'])}, which this machine cannot run: {error}. "
+            f"the run was started under plan {plan}, which this machine cannot run: {error}. "
             "With --new_plan it continues under a plan for this machine, but rounds differently (docs/resuming.md)"
         ) from error
     return recorded
@@ -157,9 +158,8 @@ def require_recorded_config(path: Path, saved: Mapping[str, Any], stored: Mappin
         )
 
 
-def require_same_digests(path: Path, saved: Mapping[str, Any], fingerprint: Mapping[str, str]) -> None:
+def require_same_digests(path: Path, recorded: Mapping[str, str], fingerprint: Mapping[str, str]) -> None:
     """Raises InputError, with both digests, if an entry of `PreparedRun.fingerprint` is not the recorded one."""
-    recorded = saved["fingerprint"]
     for what, now in fingerprint.items():
         then = recorded[what]
         if then != now:
@@ -174,7 +174,7 @@ def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Lists `option: stored -> now` for each option that differs, by dotted name."""
     before, after = flat_options(stored), flat_options(now)
     names = [name for name in dict.fromkeys([*before, *after]) if before.get(name) != after.get(name)]
-    return [f"{name}: {_value_text(before, name)} -> {_value_text(after, name)}" for name in names]
+    return [f"{name}: {before.get(name, NOT_SET)} -> {after.get(name, NOT_SET)}" for name in names]
 
 
 def flat_options(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -187,11 +187,3 @@ def flat_options(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[name] = json.loads(json.dumps(value, default=str))  # tuples and lists are the same to YAML
     return flat
-
-
-def _value_text(flat: Mapping[str, Any], name: str) -> str:
-    return str(flat[name]) if name in flat else NOT_SET
-
-
-def _in_words(plan: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in plan.items())

@@ -47,17 +47,15 @@ def state_from_dict(state_type: type, values: dict[str, Any]) -> State:
     return state_type(**values)
 
 
-def read_identity(directory: Path) -> dict[str, Any]:
-    """Reads `PreparedRun.fingerprint`, and the options of the data, from a run's checkpoint, if there is one."""
-    if not (directory / "checkpoint.pt").exists():
-        return {"fingerprint": {}}
-    saved = _read(directory / "checkpoint.pt", mmap=True)
-    return {key: saved[key] for key in ("fingerprint", "data options")}
+def read_fingerprint(directory: Path) -> dict[str, str]:
+    """Reads the recorded `PreparedRun.fingerprint` of a run; {} if there is no checkpoint."""
+    path = directory / "checkpoint.pt"
+    return dict(_read(path, mmap=True)["fingerprint"]) if path.exists() else {}
 
 
 def share_initial_model(directories: Sequence[Path]) -> bool:
     """Returns whether runs of different seeds all started from the same initial model."""
-    found = [read_identity(directory)["fingerprint"].get("initial model") for directory in directories]
+    found = [read_fingerprint(directory).get("initial model") for directory in directories]
     return len(found) > 1 and None not in found and len(set(found)) == 1
 
 

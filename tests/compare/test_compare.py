@@ -27,7 +27,7 @@ from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import cluster
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.scores import Score
-from lit_cfl.storage.checkpoint import read_identity
+from lit_cfl.storage.checkpoint import read_fingerprint
 from lit_cfl.storage.csv_log import read_table, write_rows
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -111,7 +111,7 @@ def test_all_algorithms_have_the_same_clients_cohorts_and_initial_weights(monkey
     assert len({tuple(cohort) for cohort, _ in seen["FedAvg"]}) == 6
     assert len({initial for _, initial in seen["FedAvg"]}) == 2
     prints = {
-        (name, seed): read_identity(Job(Path("c"), name, seed, 3).folder)["fingerprint"]
+        (name, seed): read_fingerprint(Job(Path("c"), name, seed, 3).folder)
         for name in ("FedAvg", "IFCA")
         for seed in (3, 5)
     }

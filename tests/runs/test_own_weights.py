@@ -16,7 +16,7 @@ from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import worker
 from lit_cfl.errors import InputError, Notice
-from lit_cfl.storage.checkpoint import read_identity
+from lit_cfl.storage.checkpoint import read_fingerprint
 from lit_cfl.tasks import Classification
 
 
@@ -46,7 +46,7 @@ def experiment(tmp_path: Path) -> Experiment:
 
 def test_frozen_base_that_changed_is_refused_with_both_digests(experiment: Experiment, tmp_path: Path):
     run(experiment, tmp_path / "run")
-    recorded = read_identity(tmp_path / "run")["fingerprint"]["frozen part of the module"]
+    recorded = read_fingerprint(tmp_path / "run")["frozen part of the module"]
     assert load_run(tmp_path / "run", experiment).round == 2
     make_base(tmp_path / "base.pt", 5)
     now = experiment.prepare(3).fingerprint["frozen part of the module"]

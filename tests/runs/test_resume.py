@@ -30,7 +30,6 @@ from lit_cfl.algorithms import FedAvg
 from lit_cfl.cli.main import main
 from lit_cfl.datamodules import ArrayData, Digits
 from lit_cfl.datamodules.shift import SwapAll
-from lit_cfl.engines.fingerprint import data_options
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.nets import MCLR
@@ -364,35 +363,6 @@ def test_values_that_change_at_each_construction_of_a_module_do_not_prevent_a_re
     assert run(experiment(2), tmp_path / "run", mode="resume").summary["round"] == 2
     with pytest.raises(InputError, match="was made with a different net"):
         run(experiment(2, p=0.4), tmp_path / "run", mode="resume")
-
-
-def test_a_finished_run_made_in_python_is_compared_without_its_data_if_their_options_are_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    def started(p: float = 0.5, **options: Any) -> Experiment:
-        return digits(algorithm=FedAvg(), rounds=1, data=Digits(8, **options), task=net(p=p))
-
-    first = run(started(), tmp_path / "run").summary
-    with monkeypatch.context() as patch:
-        patch.setattr(Digits, "pool", lambda self: pytest.fail("the data were loaded"))
-        assert run(started(), tmp_path / "run", mode="resume").summary == first
-        with pytest.raises(InputError, match="was made with a different net"):
-            run(started(p=0.4), tmp_path / "run", mode="resume")
-    with pytest.raises(InputError, match="was made with different data, or another division"):
-        run(started(validation=0.3), tmp_path / "run", mode="resume")
-
-
-@pytest.mark.parametrize(
-    ("data", "known"),
-    [
-        (Digits(8, rotations=[0, 90]), True),
-        (Digits(8, partition_file="partition.npz"), False),  # the content of the file may change
-        (sums(1.0), False),  # the data module holds arrays
-        (type("Own", (Digits,), {})(8), False),  # a user's class may load anything
-    ],
-)
-def test_options_determine_the_data_of_our_own_modules_without_arrays(data: Any, known: bool):
-    assert (data_options(data) is not None) == known
 
 
 @pytest.mark.parametrize(
