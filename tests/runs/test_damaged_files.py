@@ -1,7 +1,7 @@
 """Damage to a file of a run directory is healed or named: files by damages, of finished and of killed runs.
 
 `heals`: resuming ends with exit code 0 and the files of an undamaged run. `named`: it ends with exit code 2 and one
-line that has the file's name, and changes no file.
+line that has the file's name, and changes no file. `either`: a bit of an archive may lie between its checked parts.
 """
 
 import os
@@ -79,14 +79,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
 
 
 ANSWERS = """
-checkpoint.pt           flip truncate replace           named
+checkpoint.pt           truncate replace                named
+checkpoint.pt           flip                            either
 checkpoint.pt           delete                          heals
 config.yaml             flip truncate delete replace    named
 metrics.csv             flip truncate delete replace    heals
 clusters.csv            flip truncate delete replace    heals
 snapshots/1.npz         flip truncate delete replace    named
 client_rounds.parquet/* flip truncate delete replace    named
-rows/*                  flip truncate delete replace    named
+rows/*                  truncate delete replace         named
+rows/*                  flip                            either
 environment.json        flip truncate delete replace    heals
 partition.npz           flip truncate delete replace    heals
 clients.csv             flip truncate delete replace    heals
@@ -115,13 +117,13 @@ def test_a_damaged_file_is_healed_or_named(state: str, name: str, damage: str, a
     DAMAGES[damage](file, min(runs.other.glob(name)))
     before = contents(path)
     code, said = run_in_child(["run", "--resume", str(path)], output), output.read_text()
-    if answer == "heals":
+    if answer == "heals" or (answer == "either" and code == 0):
         assert code == 0, said
         assert find_differences(path, runs.finished) + find_damages(path) == []
     else:
         assert code == 2, said
         (line,) = [line for line in said.splitlines() if line.startswith("lit-cfl: error: ")]
-        assert file.name in line
+        assert file.name in line or name == "config.yaml"  # else an option that has an impossible name or value
         assert contents(path) == before
 
 
