@@ -1,7 +1,7 @@
 """Opens a finished or interrupted run in a notebook: its files as tables, its models ready to predict."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
@@ -58,7 +58,7 @@ class SavedRun:
     round: int
     state: State
     lists: Mapping[str, Tensor] | None
-    table: bytes = field(repr=False)
+    table: bytes
 
     def __repr__(self) -> str:
         tensors = {f.name: getattr(self.state, f.name) for f in fields(self.state)}

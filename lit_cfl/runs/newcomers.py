@@ -231,7 +231,7 @@ def _require_known(names: Sequence[str], known: Sequence[str]) -> None:
 def require_same_inputs(mine: Examples, theirs: Examples) -> None:
     """Raises InputError if the run's and other examples are tables with different input columns."""
     ours, others = mine.input_names, theirs.input_names
-    if ours and others and len({*ours}) != len({*others}):
+    if ours and others and len(ours) != len(others):
         lacking = [name for name in ours if name not in others]
         extra = [name for name in others if name not in ours]
         parts = {"have no column": lacking, "have the additional column": extra}

@@ -182,7 +182,6 @@ class Recorder:
         """Collects the content of a checkpoint, except for the algorithm's state and the clients' lists."""
         return {
             "config": json.dumps(self.prepared.config()),
-            "config before": json.dumps(self._recorded),
             "round": r.number,
             "traffic": [r.traffic.down, r.traffic.up, r.traffic.bytes_up],
             "local": [r.costs.steps, r.costs.examples, r.costs.scored],
@@ -210,7 +209,8 @@ class Recorder:
         if self._unsaved is not None:
             content, state, data = self._unsaved
             lists = lists_of(data) if self.shifting else None  # computed only here, since it sorts all lists
-            self.checkpoint.save(content | {"lists": lists}, state_to_dict(state))
+            more = {"lists": lists, "config before": json.dumps(self._recorded)}
+            self.checkpoint.save(content | more, state_to_dict(state))
             self._unsaved = None
             if self.prepared.config() != self._recorded:  # for example, memory ran out and the engine changed its plan
                 self._write_config()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _MIB = 2**20
-_PART = 2**20  # bytes
+_PART = 2**18  # bytes; the rest is copied after each round, and written by each save
 
 
 class CsvLog:
