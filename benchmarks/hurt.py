@@ -75,15 +75,18 @@ class Hurt:
         self._operation("fsync", path)
         self._sync(descriptor)
 
-    def _open_watched(self, file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
+    def _open_watched(
+        self, file: Any, mode: str = "r", buffering: int = -1, encoding: str | None = None, *args: Any, **options: Any
+    ) -> Any:
         """Opens a file; each write to a new or extended one is an operation."""
         path = "" if isinstance(file, int) else os.path.abspath(file)
-        if not set(mode) & set("wax") or not (self._counts(path) or self._lies_in(self.disk, path)):
-            return self._open(file, mode, *args, **options)
+        ours = self._counts(path) or self._lies_in(self.disk, path)
+        if not ours or buffering != -1 or not set(mode) & set("wax"):
+            return self._open(file, mode, buffering, encoding, *args, **options)
         raw = _Watched(path, mode.replace("b", "").replace("t", ""))
         raw.operation = lambda: self._operation("write", path)
         binary = io.BufferedWriter(raw)
-        return binary if "b" in mode else io.TextIOWrapper(binary, options.get("encoding") or "utf-8")
+        return binary if "b" in mode else io.TextIOWrapper(binary, encoding or "utf-8")
 
     def _operation(self, event: str, path: str) -> None:
         hurts = self._is_next(path)
