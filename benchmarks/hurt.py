@@ -1,6 +1,8 @@
 """Interrupts a process at one of its file operations, by SIGKILL or by a disk that stays full from then on."""
 
+import builtins
 import errno
+import io
 import os
 import shutil
 import signal
@@ -13,6 +15,16 @@ _EVENTS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir"}
 _WRITING = os.O_WRONLY | os.O_RDWR
 _ERRORS = {"full": errno.ENOSPC, "quota": errno.EDQUOT}
 NEVER = -1
+
+
+class _Watched(io.FileIO):
+    """A file that calls a function before each write."""
+
+    operation: Callable[[], None]
+
+    def write(self, data: Any) -> int:
+        self.operation()
+        return super().write(data)
 
 
 class Hurt:
@@ -41,9 +53,10 @@ class Hurt:
         self.folder, self.how, self.at, self.count = folder.absolute(), how, at, 0
         self.apart, self.record = apart and apart.absolute(), record
         self.disk = (disk or folder).absolute()
-        self._sync = os.fsync
+        self._sync, self._open = os.fsync, io.open
         sys.addaudithook(self._handle_event)
         os.fsync = self._fsync
+        io.open = builtins.open = self._open_watched
         if how == "full":
             shutil.disk_usage = self._wrap_usage(shutil.disk_usage)
 
@@ -61,6 +74,19 @@ class Hurt:
             os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
         self._operation("fsync", path)
         self._sync(descriptor)
+
+    def _open_watched(
+        self, file: Any, mode: str = "r", buffering: int = -1, encoding: str | None = None, *args: Any, **options: Any
+    ) -> Any:
+        """Opens a file; each write to a new or extended one is an operation."""
+        path = "" if isinstance(file, int) else os.path.abspath(file)
+        ours = self._counts(path) or self._lies_in(self.disk, path)
+        if not ours or buffering != -1 or not set(mode) & set("wax"):
+            return self._open(file, mode, buffering, encoding, *args, **options)
+        raw = _Watched(path, mode.replace("b", "").replace("t", ""))
+        raw.operation = lambda: self._operation("write", path)
+        binary = io.BufferedWriter(raw)
+        return binary if "b" in mode else io.TextIOWrapper(binary, encoding or "utf-8")
 
     def _operation(self, event: str, path: str) -> None:
         hurts = self._is_next(path)

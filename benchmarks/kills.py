@@ -3,10 +3,11 @@
     python benchmarks/kills.py [--what run fesem compare] [--how kill full] [--first 0] [--every 1] [--options ...]
 
 One warm process, which has run the command once, forks a child for each trial. `kill`: SIGKILL right before the n-th
-operation (open for writing, fsync, rename, remove, mkdir, rmdir); at an fsync, half of the file is written. `full`: the
-n-th operation and all later ones fail with ENOSPC until the command ends. Then the command is resumed, or started again
-if no run had started. A trial fails on a wrong exit code, on a traceback, on an error that names no file, or if a file
-is missing, left over, or different from the uninterrupted run's (except clocks and identities: `same_files.py`).
+operation (open for writing, write, fsync, rename, remove, mkdir, rmdir); at an fsync, half of the file is written.
+`full`: the n-th operation and all later ones fail with ENOSPC until the command ends. Then the command is resumed, or
+started again if no run had started. A trial fails on a wrong exit code (0 is right only if all files are complete), on
+a traceback, on an error that names no file, or if a file is missing, left over, or different from the uninterrupted
+run's (except clocks and identities: `same_files.py`).
 """
 
 import argparse
@@ -122,6 +123,8 @@ class Trials:
             return f"exit {first}: {said[-600:]}"
         if how == "full" and first and str(self.path) not in said:
             return f"the error names no file: {said[-600:]}"
+        if how == "full" and not first and (unfinished := find_damages(self.path)):
+            return f"exit 0, but {unfinished}: {said[-600:]}"
         second = run_in_child(self.resume(), self.output)
         if second:
             return f"resumed with exit {second}: {self.output.read_text()[-600:]}"

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 import yaml
 
+from lit_cfl.storage.checkpoint import Checkpoint
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.storage.digests import find_changed
 
@@ -36,7 +37,9 @@ def find_damages(path: Path) -> list[str]:
 
 
 def _list_files(path: Path) -> set[str]:
-    return {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file() and "wandb" not in file.parts}
+    """Lists files, except those of W&B and `rows/`, whose names are random: the checkpoint is compared with them."""
+    files = [file for file in path.rglob("*") if file.is_file() and not {"wandb", "rows"} & {*file.parts}]
+    return {str(file.relative_to(path)) for file in files}
 
 
 def read_content(file: Path) -> Any:
@@ -54,7 +57,7 @@ def read_content(file: Path) -> Any:
             with np.load(file) as arrays:
                 return {name: (array.dtype.str, array.tobytes()) for name, array in arrays.items()}
         case ".pt":
-            return _convert_to_bits(_drop_identity(torch.load(file, weights_only=True)))
+            return _read_checkpoint(file.parent)
         case _:
             return file.read_bytes()
 
@@ -67,12 +70,14 @@ def _drop_clocks(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _drop_identity(saved: Any) -> Any:
-    """Returns a checkpoint without what differs between equal runs: times, run id, environment, marks of tables."""
-    if not isinstance(saved, dict) or "tables" not in saved:
-        return saved
-    left_out = ("seconds", "run_id", "environment", "tables")
-    return {key: value for key, value in saved.items() if key not in left_out}
+def _read_checkpoint(path: Path) -> Any:
+    """Reads a checkpoint with its files in `rows/`, without what differs between equal runs: times, ids, clocks."""
+    checkpoint = Checkpoint(path)
+    saved = checkpoint.load() or {}
+    left_out = ("seconds", "environment", "tables", "parts", "rows")
+    kept = {key: value for key, value in saved.items() if key not in left_out}
+    left_over = {file.name for file in (path / "rows").glob("*")} ^ checkpoint.row_files
+    return _convert_to_bits(kept), left_over
 
 
 def _convert_to_bits(value: Any) -> Any:

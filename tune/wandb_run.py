@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from lit_cfl.errors import Notice
-from lit_cfl.storage.config_file import read_run_id
+from lit_cfl.runs.environment import read_run_id
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.storage.lock import wait_until_free
 from lit_cfl.storage.yaml_files import parse_yaml

@@ -4,7 +4,6 @@ An index names a *view* of an example: `view * len(examples) + example`. So seve
 several rotations without a copy, and the rotation moves with the index when clients swap their data.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -243,45 +242,6 @@ class Examples:
                     "in both, such as by a ClassLabel with the same names"
                 )
 
-    def require_known_labels(self, run: "Examples") -> None:
-        """Raises InputError if these examples name a label that is not one of a run's labels."""
-        if run.label_names:
-            _require_known(self.label_names, run.label_names)
-
-    def renumber_labels(self, run: "Examples") -> "Examples":
-        """Renumbers the labels to match a run's numbers, by label name; without label names nothing changes.
-
-        Raises:
-            InputError: an example has a label whose name the run does not know.
-        """
-        named = self.label_names and run.label_names and self.label_kind == run.label_kind == "classes"
-        if not named or self.label_names == run.label_names or any(view.label_map for view in self.views):
-            return self
-        numbers = {name: number for number, name in enumerate(run.label_names)}
-        present = self.labels.unique().tolist()
-        _require_known([self.label_names[label] for label in present], run.label_names)
-        new = [numbers.get(name, 0) for name in self.label_names]  # 0: no example has that label
-        labels = torch.tensor(new, device=self.labels.device)[self.labels]
-        return replace(self, labels=labels, num_labels=run.num_labels, label_names=run.label_names)
-
-    def require_same_inputs(self, other: "Examples") -> None:
-        """Raises InputError if these and other examples are tables with different input columns."""
-        mine, theirs = set(self.input_names), set(other.input_names)
-        if mine and theirs and len(mine) != len(theirs):
-            lacking = [name for name in self.input_names if name not in theirs]
-            extra = [name for name in other.input_names if name not in mine]
-            parts = {"have no column": lacking, "have the additional column": extra}
-            found = [f"{what} {', '.join(map(repr, names))}" for what, names in parts.items() if names]
-            raise InputError(
-                f"these data {' and '.join(found)}, unlike those of the run; give the same columns in the same order"
-            )
-        for number, (one, another) in enumerate(zip(self.input_names, other.input_names, strict=False), 1):
-            if one != another:
-                raise InputError(
-                    f"input {number} is the column {another!r} in these data, but {one!r} in the run; give the same "
-                    "columns in the same order"
-                )
-
     def without_labels(self) -> "Examples":
         """Returns the same inputs without labels: all labels are 0, in every view."""
         views = tuple(replace(view, label_map=None) for view in self.views)
@@ -407,22 +367,3 @@ class Examples:
             if isinstance(part := getattr(self, name), Tensor)
         }
         return replace(self, **parts)
-
-
-def _require_known(names: Sequence[str], known: Sequence[str]) -> None:
-    """Raises InputError if a label's name is not one of the run's."""
-    unknown = [repr(name) for name in names if name not in known]
-    plain = {" ".join(name.split()).casefold(): name for name in known}
-    for name in names:
-        if name not in known and (meant := plain.get(" ".join(name.split()).casefold())) is not None:
-            raise InputError(
-                f"these data have the label {name!r}, which the run calls {meant!r}; spell it as in the run, since "
-                "capitals and spaces count"
-            )
-    if unknown:
-        several = len(unknown) > 1
-        raise InputError(
-            f"these data have the label{'s' if several else ''} {', '.join(unknown)}, but the run has only "
-            f"{', '.join(map(repr, known))}, and its models cannot predict others; leave out the examples with "
-            f"{'them' if several else 'it'}"
-        )

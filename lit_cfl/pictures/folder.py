@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 
+from lit_cfl.errors import SaveError
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.clusters import histogram, memberships
 from lit_cfl.pictures.colours import match_colours
@@ -36,6 +37,11 @@ class PictureFolder:
         self._compared: int | None = None  # number of the snapshot that was drawn
         self._layers = 0  # size in bytes of the layers table when it was last drawn
 
+    @property
+    def unwritten(self) -> SaveError | None:
+        """Why the latest pictures could not be written; None if they were."""
+        return self._guard.unwritten
+
     def draw(self, view: RoundView) -> dict[str, Path]:
         """Draws the changed pictures, and those that failed before; does nothing once the final ones are drawn.
 
@@ -44,6 +50,7 @@ class PictureFolder:
         """
         if self.ended:
             return {}
+        self._guard.unwritten = None
         due = self._guard("pictures", lambda: self._due(view))
         drawn = {
             name: self._guard(f"pictures/{name}", partial(self._write, name, f)) for name, f in (due or {}).items()

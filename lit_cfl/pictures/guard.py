@@ -22,6 +22,7 @@ class DrawingGuard:
         self._say = say or (lambda line: warnings.warn(Notice(line), stacklevel=2))
         self._passed = passed
         self._known: set[str] = set()  # failures already reported
+        self.unwritten: SaveError | None = None  # the latest error of a picture that could not be written
 
     def __call__(self, name: str, draw: Callable[[], T]) -> T | None:
         """Draws a picture; returns None if that failed.
@@ -35,6 +36,8 @@ class DrawingGuard:
         except Exception as error:  # a plotting library may raise anything
             if isinstance(error, self._passed):
                 raise
+            if isinstance(error, SaveError):
+                self.unwritten = error
             subject = "pictures" if isinstance(error, SaveError) else name
             if subject not in self._known:
                 self._known.add(subject)

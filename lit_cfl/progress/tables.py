@@ -10,7 +10,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:  # these import Lightning, which a page of results does not need
     from lit_cfl.evaluation import SplitScores
-    from lit_cfl.runs.load_run import PlacedNewcomers
+    from lit_cfl.runs.newcomers import PlacedNewcomers
 
 
 def print_agreement(console: Console, placed: "PlacedNewcomers") -> None:

@@ -17,11 +17,10 @@ from lit_cfl.metric_names import TEXT_COLUMNS, Row, main_score
 from lit_cfl.pictures.colours import add_colours, match_colours
 from lit_cfl.pictures.figure import finite_number
 from lit_cfl.scores import ACCURACY, Score, read_scores
-from lit_cfl.storage.config_file import stored_config
+from lit_cfl.storage.config_file import OtherFormatError, stored_config
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.storage.digests import SUMS, find_changed, read_digests
 from lit_cfl.storage.lock import is_locked
-from lit_cfl.storage.run_format import OtherFormatError
 from lit_cfl.storage.yaml_files import parse_yaml
 
 _NUMBERS = ("metrics.csv", "clusters.csv")  # tables in which every column holds numbers

@@ -1,6 +1,6 @@
 """Writes and reads the scores of each client in each evaluated round: a Parquet file per round in one folder."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,19 +47,6 @@ def write_part(path: Path, columns: Mapping[str, np.ndarray]) -> None:
         path.parent.mkdir(exist_ok=True)
     table = pyarrow.table(dict(columns))
     write_atomically(path, lambda file: parquet.write_table(table, file))
-
-
-def drop_parts(path: Path, kept: Collection[str] = ()) -> None:
-    """Removes the files of all rounds except the kept ones from a run directory.
-
-    Args:
-        path: Run directory.
-        kept: Names of files to keep; see `part_name`.
-    """
-    for file in path.glob(f"{FOLDER}/*.parquet"):
-        if f"{FOLDER}/{file.name}" not in kept:
-            with name_write_errors(file):
-                file.unlink(missing_ok=True)
 
 
 def read_parts(path: Path, last: int) -> "DataFrame":

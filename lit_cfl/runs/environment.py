@@ -1,5 +1,6 @@
 """`environment.json`: versions and hardware of a run, and their changes at each resume."""
 
+import json
 import os
 import platform
 import sys
@@ -16,7 +17,16 @@ from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.steps import describe_steps
 from lit_cfl.reproducible_products import SETTING
 
+ENVIRONMENT = "environment.json"
 _PACKAGES = ("lit-cfl", "torch", "lightning", "numpy", "scikit-learn", "scipy")
+
+
+def read_run_id(path: Path) -> str | None:
+    """Reads the id of the run in a directory, which W&B and TensorBoard know it by; None if there is none."""
+    try:
+        return str(json.loads((path / ENVIRONMENT).read_text("utf-8"))["run_id"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
 
 
 def environment() -> dict[str, Any]:

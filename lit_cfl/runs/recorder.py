@@ -2,8 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Callable
-from importlib.metadata import version
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
 
@@ -14,7 +13,6 @@ from lit_cfl.clustering.cluster_scores import silhouette
 from lit_cfl.data import FederatedData
 from lit_cfl.data.federated import lists_of, with_lists
 from lit_cfl.engines.check_task import note_loss_above_guessing
-from lit_cfl.engines.fingerprint import data_options
 from lit_cfl.errors import Interrupted, Notice, note_on_error
 from lit_cfl.evaluation import Evaluation, evaluate
 from lit_cfl.experiment import PreparedRun
@@ -24,7 +22,7 @@ from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.rounds import Round, Traffic
 from lit_cfl.runs.client_rounds import columns_of
 from lit_cfl.runs.final_files import write_end
-from lit_cfl.runs.resume import require_agreement, require_same_data, require_same_run
+from lit_cfl.runs.resume import differences, require_agreement, require_recorded_config, require_same_digests
 from lit_cfl.runs.rows import cluster_rows, costs_row, membership_arrays, shift_rows, snapshot, traffic_row
 from lit_cfl.runs.run_directory import RunDirectory
 from lit_cfl.runs.run_totals import RunTotals, is_due
@@ -45,7 +43,7 @@ class Recorder:
     def __init__(self, prepared: PreparedRun, directory: RunDirectory, checkpoint: Checkpoint) -> None:
         self.prepared, self.directory, self.checkpoint = prepared, directory, checkpoint
         self.experiment, self.engine = prepared.experiment, prepared.engine
-        self._recorded_plan = self.engine.plan
+        self._recorded: Mapping[str, Any] = prepared.config()  # content of config.yaml
         self.shifting = bool(self.experiment.data.shift)
         self._start = self._saved = monotonic()
         self._seconds_before = 0.0  # seconds of earlier processes of this run
@@ -61,15 +59,21 @@ class Recorder:
         """The number of rounds completed before `run` starts."""
         return 0 if self._after is None else self._after.number
 
-    def restore(self, saved: dict[str, Any], new_plan: bool) -> None:
+    def restore(self, saved: dict[str, Any], stored: Mapping[str, Any], new_plan: bool) -> None:
         """Restores the run from a checkpoint.
 
+        Args:
+            saved: Content of the checkpoint.
+            stored: Content of `config.yaml`.
+            new_plan: Allow another plan than that of the checkpoint.
+
         Raises:
-            InputError: the checkpoint belongs to another configuration, or (unless `new_plan`) to another plan.
+            InputError: the checkpoint belongs to another configuration or to other data.
         """
-        require_same_run(self.directory.path, saved)
+        require_recorded_config(self.directory.path, saved, stored)
         require_agreement(self.checkpoint.path, json.loads(saved["config"]), self.prepared.config(), new_plan)
-        require_same_data(self.checkpoint.path, saved, self.prepared)
+        require_same_digests(self.checkpoint.path, saved["fingerprint"], self.prepared.fingerprint)
+        self._recorded = stored
         self._totals = RunTotals.restore(saved)
         self._seconds_before = saved["seconds"]
         state = state_from_dict(self.experiment.algorithm.state_type, saved["state"])
@@ -177,37 +181,39 @@ class Recorder:
     def _content(self, r: Round) -> dict[str, Any]:
         """Collects the content of a checkpoint, except for the algorithm's state and the clients' lists."""
         return {
-            "version": version("lit-cfl"),
             "config": json.dumps(self.prepared.config()),
             "round": r.number,
             "traffic": [r.traffic.down, r.traffic.up, r.traffic.bytes_up],
             "local": [r.costs.steps, r.costs.examples, r.costs.scored],
             "fingerprint": self.prepared.fingerprint,
-            "data options": data_options(self.experiment.data),
-            "run_id": self.directory.run_id,
             "environment": self.directory.environment,
             "digests": dict(self.directory.digests),
-            "tables": self.directory.marks(),
+            **self.directory.texts(),
             "seconds": self._seconds_elapsed(),
             **self._totals.content(),
         }
 
-    def save_again(self) -> None:
-        """Saves the restored checkpoint again, with the current plan."""
-        if self._after is not None:
+    def write_config(self) -> None:
+        """Writes `config.yaml` of a resumed run, after saving the checkpoint again if an option has changed."""
+        if self._after is not None and differences(self._recorded, self.prepared.config()):
             self._unsaved = self._content(self._after), self._after.state, self._after.data
             self._save()
+        else:
+            self._write_config()
+
+    def _write_config(self) -> None:
+        self._recorded = self.prepared.config()
+        write_config(self.directory.path, self._recorded)
 
     def _save(self) -> None:
         if self._unsaved is not None:
             content, state, data = self._unsaved
-            if self.engine.plan != self._recorded_plan:  # the engine has changed its plan since memory ran out
-                write_config(self.directory.path, self.prepared.config(), self.directory.run_id)
-                self._recorded_plan = self.engine.plan
-            self.directory.sync()
             lists = lists_of(data) if self.shifting else None  # computed only here, since it sorts all lists
-            self.checkpoint.save(content | {"lists": lists}, state_to_dict(state))
+            more = {"lists": lists, "config before": json.dumps(self._recorded)}
+            self.checkpoint.save(content | more, state_to_dict(state))
             self._unsaved = None
+            if self.prepared.config() != self._recorded:  # for example, memory ran out and the engine changed its plan
+                self._write_config()
         self._saved = monotonic()
 
     def finish(self, stopped: str | None) -> Row:

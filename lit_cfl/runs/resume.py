@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lit_cfl.errors import InputError
-from lit_cfl.storage.config_file import read_run_id, stored_config
+from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.digests import digest_of, find_changed
 from lit_cfl.storage.given_paths import expand_home
 
 if TYPE_CHECKING:  # a report that only compares configurations does not load Lightning
-    from lit_cfl.experiment import Experiment, PreparedRun
+    from lit_cfl.experiment import Experiment
 
 _PLAN_OPTIONS = ("engine", "device", "precision", "deterministic", "plan")
 NOT_SET = "(not set)"  # text in place of the value of an option that a configuration does not have
@@ -37,12 +37,6 @@ def read_finished_summary(path: Path, rounds: int) -> dict[str, Any] | None:
     return summary if over else None
 
 
-def read_undamaged_summary(path: Path, rounds: int) -> dict[str, Any] | None:
-    """Reads the summary as `read_finished_summary` does; also None if other files of the run have changed."""
-    summary = read_finished_summary(path, rounds)
-    return summary if summary is not None and find_changed(path) == [] else None
-
-
 def read_agreeing_summary(
     experiment: "Experiment", path: Path, stored: Mapping[str, Any], new_plan: bool = False
 ) -> dict[str, Any] | None:
@@ -58,7 +52,8 @@ def read_agreeing_summary(
         InputError: the run has another configuration.
     """
     require_agreement(path, stored, experiment.to_dict() | {"plan": stored.get("plan")}, new_plan)
-    return read_undamaged_summary(path, experiment.rounds)
+    summary = read_finished_summary(path, experiment.rounds)
+    return summary if summary is not None and find_changed(path) == [] else None
 
 
 def with_own_partition(experiment: "Experiment", path: Path, saved: Mapping[str, Any] | None) -> "Experiment":
@@ -104,8 +99,9 @@ def with_stored_plan(experiment: "Experiment", stored: Mapping[str, Any]) -> "Ex
         recorded = experiment.with_options(plan=stored["plan"])
         recorded.choose_own_plan()
     except (InputError, TypeError) as error:
+        plan = ", ".join(f"{name} {value}" for name, value in stored["plan"].items())
         raise InputError(
-            f"the run was started under plan {_in_words(stored['plan'])}, which this machine cannot run: {error}. "
+            f"the run was started under plan {plan}, which this machine cannot run: {error}. "
             "With --new_plan it continues under a plan for this machine, but rounds differently (docs/resuming.md)"
         ) from error
     return recorded
@@ -145,28 +141,25 @@ def disagreements(stored: Mapping[str, Any], now: Mapping[str, Any], ignored: Se
     ]
 
 
-def require_same_run(path: Path, saved: Mapping[str, Any]) -> None:
-    """Checks that checkpoint and configuration belong to one run. Raises InputError that names both files."""
-    run_id = read_run_id(path)
-    if saved["run_id"] != run_id:
+def require_recorded_config(path: Path, saved: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
+    """Checks that `config.yaml` is the one that a checkpoint was saved with.
+
+    A checkpoint is saved before `config.yaml` when options change, so it also knows the configuration before.
+
+    Raises:
+        InputError: the differences, as `option: in the checkpoint -> in the file`.
+    """
+    if not differences(json.loads(saved["config before"]), stored):
+        return
+    if found := differences(json.loads(saved["config"]), stored):
         raise InputError(
-            f"{path / 'checkpoint.pt'} belongs to run {saved['run_id']}, but {path / 'config.yaml'} to run {run_id}: "
-            "one of them comes from another directory; put the original back"
+            f"{path / 'config.yaml'} is not the file that the run was saved with: {'; '.join(found)}. Put the original "
+            "back (options are changed on the command line; an edited copy can be given to --config, for a new run)"
         )
 
 
-def require_same_data(path: Path, saved: Mapping[str, Any], prepared: "PreparedRun") -> None:
-    """Checks that data, module, initial model and optimizer match those of the checkpoint.
-
-    Raises:
-        InputError: the parts that differ, with both digests.
-    """
-    require_same_digests(path, saved, prepared.fingerprint)
-
-
-def require_same_digests(path: Path, saved: Mapping[str, Any], fingerprint: Mapping[str, str]) -> None:
+def require_same_digests(path: Path, recorded: Mapping[str, str], fingerprint: Mapping[str, str]) -> None:
     """Raises InputError, with both digests, if an entry of `PreparedRun.fingerprint` is not the recorded one."""
-    recorded = saved["fingerprint"]
     for what, now in fingerprint.items():
         then = recorded[what]
         if then != now:
@@ -181,7 +174,7 @@ def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Lists `option: stored -> now` for each option that differs, by dotted name."""
     before, after = flat_options(stored), flat_options(now)
     names = [name for name in dict.fromkeys([*before, *after]) if before.get(name) != after.get(name)]
-    return [f"{name}: {_value_text(before, name)} -> {_value_text(after, name)}" for name in names]
+    return [f"{name}: {before.get(name, NOT_SET)} -> {after.get(name, NOT_SET)}" for name in names]
 
 
 def flat_options(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -189,16 +182,8 @@ def flat_options(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in config.items():
         name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping):  # an empty one holds no option: `init_args: {}` is the same as no `init_args`
             flat |= flat_options(value, f"{name}.")
         else:
             flat[name] = json.loads(json.dumps(value, default=str))  # tuples and lists are the same to YAML
     return flat
-
-
-def _value_text(flat: Mapping[str, Any], name: str) -> str:
-    return str(flat[name]) if name in flat else NOT_SET
-
-
-def _in_words(plan: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in plan.items())

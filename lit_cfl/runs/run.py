@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,11 +12,9 @@ from typing import Any, Literal, get_args
 
 from lit_cfl.activity import Activity, Report, ignore_activity
 from lit_cfl.algorithms.automatic_clusters import chooses_number
-from lit_cfl.engines.choose_plan import build_engine
-from lit_cfl.engines.fingerprint import data_options
 from lit_cfl.engines.plan import Plan, release_freed_memory
 from lit_cfl.errors import InputError, Notice, SaveError, name_clients
-from lit_cfl.experiment import Experiment, fingerprint_of_data, fingerprint_of_module
+from lit_cfl.experiment import Experiment
 from lit_cfl.metric_names import CHOSEN, ENTROPY, RATE, Row, tuned_columns
 from lit_cfl.pictures.folder import draw_both
 from lit_cfl.pictures.guard import DrawingGuard
@@ -26,7 +25,6 @@ from lit_cfl.runs.resume import (
     read_agreeing_summary,
     read_finished_summary,
     require_agreement,
-    require_same_data,
     require_same_digests,
     with_own_partition,
     with_stored_code,
@@ -34,7 +32,7 @@ from lit_cfl.runs.resume import (
 )
 from lit_cfl.runs.run_directory import RunDirectory, default_run_directory
 from lit_cfl.storage.atomic_writes import write_json
-from lit_cfl.storage.checkpoint import Checkpoint, read_identity, share_initial_model
+from lit_cfl.storage.checkpoint import Checkpoint, read_fingerprint, share_initial_model
 from lit_cfl.storage.config_file import require_unused, stored_config, write_config
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.storage.digests import renew_sums
@@ -159,7 +157,8 @@ def _run_seeds(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode
             ]
         except InputError:
             if stored is None and not list(path.glob("seed-*")):  # nothing was trained, so the path may be used again
-                (path / "config.yaml").unlink(missing_ok=True)
+                with suppress(OSError):
+                    (path / "config.yaml").unlink(missing_ok=True)
             raise
         if share_initial_model([part.path for part in parts]):
             warnings.warn(SAME_START, Notice, stacklevel=2)
@@ -179,7 +178,7 @@ def _run_seed(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode:
         plan = Plan(**(stored_config(path) or {})["plan"]) if mode == "new" else None  # of this process, a moment ago
         finished.baseline = FinishedRun(folder, _run_one(baseline, folder, callbacks, mode, plan))
         draw = partial(_draw_with_baseline, finished, finished.baseline, experiment.pictures.formats)
-        DrawingGuard()("pictures/curve with the baseline", draw)
+        DrawingGuard(passed=(SaveError,))("pictures/curve with the baseline", draw)
     return finished
 
 
@@ -207,23 +206,11 @@ def _run_one(
             return _start(experiment, path, callbacks, plan)
         summary = read_agreeing_summary(experiment, path, stored, mode == "new_plan")
         experiment = with_stored_code(experiment, stored)
-        # config.yaml describes such an experiment only in part
-        if summary is not None and stored.get("made_in_python"):
-            _require_same_experiment(with_own_partition(experiment, path, None).on_cpu(), path)
-        return summary or _record(_restore_recorder(experiment, path, stored, callbacks, mode), callbacks)
-
-
-def _require_same_experiment(experiment: Experiment, path: Path) -> None:
-    """Checks that a finished run belongs to this experiment. Loads the data only if comparing options is not enough."""
-    recorded, seed = read_identity(path), experiment.seeds[0]
-    engine = build_engine(experiment.task, Plan(), seed, experiment.local)
-    try:
-        require_same_digests(path, recorded, fingerprint_of_module(engine))
-    finally:
-        engine.close()
-    options = data_options(experiment.data)
-    if options is None or options != recorded["data options"]:
-        require_same_digests(path, recorded, fingerprint_of_data(experiment.data.federated(seed)))
+        if summary is None:
+            return _record(_restore_recorder(experiment, path, stored, callbacks, mode), callbacks)
+        if stored.get("made_in_python"):  # config.yaml describes such an experiment only in part
+            require_unchanged_data(experiment, path)
+        return summary
 
 
 def require_unchanged_data(experiment: Experiment, path: Path) -> None:
@@ -236,12 +223,11 @@ def require_unchanged_data(experiment: Experiment, path: Path) -> None:
     Raises:
         InputError: the parts that differ.
     """
-    recorded = read_identity(path)
-    if recorded["fingerprint"]:
+    if recorded := read_fingerprint(path):
         # the recorded plan may be for another machine
         here = with_own_partition(experiment, path, None).with_options(plan=None, device="auto")
         prepared, _ = here.try_out(experiment.seeds[0])
-        require_same_data(path, recorded, prepared)
+        require_same_digests(path, recorded, prepared.fingerprint)
         prepared.engine.close()
 
 
@@ -292,11 +278,10 @@ def _restore_recorder(
         experiment = with_stored_plan(experiment, stored if saved is None else json.loads(saved["config"]))
     recorder = _recorder(with_own_partition(experiment, path, saved), path, callbacks, checkpoint)
     if saved is not None:
-        recorder.restore(saved, new_plan=mode == "new_plan")
-    recorder.directory.reopen(recorder.prepared.config(), recorder.prepared.data, saved)
+        recorder.restore(saved, stored, new_plan=mode == "new_plan")
+    recorder.directory.reopen(recorder.prepared.data, saved, recorder.engine.plan)
+    recorder.write_config()
     checkpoint.remove_superseded()
-    if saved is not None and mode == "new_plan":
-        recorder.save_again()
     return recorder
 
 
@@ -323,11 +308,14 @@ def _recorder(
 def _record(recorder: Recorder, callbacks: RunCallbacks) -> Row:
     """Runs the remaining rounds, and writes all files of the run. Returns the summary."""
     callbacks.activity(Activity("starting the trackers"))
-    trackers = _trackers(recorder)
+    experiment, directory, config = recorder.experiment, recorder.directory, recorder.prepared.config()
+    known = (directory.run_id, directory.rows, directory.rounds_logged)
+    formats = experiment.pictures.formats
+    trackers = Trackers(experiment.tracking, experiment.name, directory.path, config, *known, formats)
     status: Literal["success", "failed"] = "failed"
     reason = None
     recorder.engine.between_clients = callbacks.between_clients
-    algorithm, rounds = recorder.experiment.algorithm, recorder.experiment.rounds
+    algorithm, rounds = experiment.algorithm, experiment.rounds
     callbacks.started(type(algorithm).__name__, recorder.completed, rounds, recorder.prepared.seed)
     try:
         release_freed_memory()  # memory used while the data were loaded
@@ -336,7 +324,7 @@ def _record(recorder: Recorder, callbacks: RunCallbacks) -> Row:
             release_freed_memory()
             summary = recorder.finish(reason)
         trackers.conclude(summary, recorder.round_view(), recorder.models)
-        if text := algorithm.explain_result(partial(read_table, recorder.directory.path / "clusters.csv")):
+        if text := algorithm.explain_result(partial(read_table, directory.path / "clusters.csv")):
             callbacks.notice(text)
         status = "success"
     except SystemExit:  # a search has stopped its trial, which is not a failure
@@ -346,20 +334,8 @@ def _record(recorder: Recorder, callbacks: RunCallbacks) -> Row:
         recorder.engine.close()
         shown = trackers.finish(status)
         callbacks.ended(reason)
+    if trackers.unwritten is not None:
+        raise trackers.unwritten
     if shown:  # otherwise the run stays open, so that a resume draws the missing pictures
-        recorder.directory.conclude(recorder.checkpoint.row_files)
+        directory.conclude(recorder.checkpoint.row_files)
     return summary
-
-
-def _trackers(recorder: Recorder) -> Trackers:
-    experiment, directory = recorder.experiment, recorder.directory
-    return Trackers(
-        experiment.tracking,
-        experiment.name,
-        directory.path,
-        recorder.prepared.config(),
-        directory.run_id,
-        directory.rows,
-        directory.rounds_logged,
-        experiment.pictures.formats,
-    )

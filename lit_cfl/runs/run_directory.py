@@ -1,14 +1,18 @@
-"""Writes the files of a run. `docs/results.md` explains each of them and every column."""
+"""Writes the files of a run. `docs/results.md` explains each of them and every column.
+
+`checkpoint.pt` holds everything from which a run continues, tables included. A resume writes the other files again,
+whatever a killed process or an editor has left; of snapshots and `client_rounds.parquet`, which it does not write
+again, the checkpoint holds the digests.
+"""
 
 import csv
-import json
-import os
 import re
 import secrets
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from io import TextIOWrapper
+from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,38 +23,24 @@ from lit_cfl.data.partition_file import save_partition
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.metric_names import SHIFTS, client_columns, cluster_columns, metric_columns, weight_columns
-from lit_cfl.runs.client_rounds import drop_parts, part_name, write_part
-from lit_cfl.runs.environment import environment, resumed_environment
+from lit_cfl.runs.client_rounds import FOLDER, part_name, write_part
+from lit_cfl.runs.environment import ENVIRONMENT, environment, read_run_id, resumed_environment
 from lit_cfl.scores import CLASSIFIER, Scores
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically, write_json
-from lit_cfl.storage.config_file import read_run_id, require_unused, write_config
-from lit_cfl.storage.csv_log import CsvLog, Mark, as_csv, blank_nan, read_table, read_up_to_mark
+from lit_cfl.storage.config_file import require_unused, write_config
+from lit_cfl.storage.csv_log import CsvLog, blank_nan, read_table, text_of
 from lit_cfl.storage.digests import SUMS, digest_of, write_sums
 
 _PARTITION = "partition.npz"
 _AT_THE_END = (SUMS, "summary.json", "clients.csv", "memberships.npz")
-_ENVIRONMENT = "environment.json"
-_FILES = (
-    "config.yaml",
-    _PARTITION,
-    "metrics.csv",
-    "clusters.csv",
-    "shift.csv",
-    "checkpoint.pt",
-    *_AT_THE_END,
-)
-_PUT_BACK = "the code of the algorithm or the task has changed since then; restore it, or start a new run"
+_FILES = ("config.yaml", _PARTITION, "metrics.csv", "clusters.csv", "shift.csv", "checkpoint.pt", *_AT_THE_END)
 
 
 def default_run_directory(name: str) -> Path:
     """Returns a path that does not exist yet: `runs/<name>-<time>`, followed by a number if that is taken."""
     base = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
-    number = 1
-    path = base
-    while path.exists():
-        number += 1
-        path = base.with_name(f"{base.name}-{number}")
-    return path
+    others = (base.with_name(f"{base.name}-{number}") for number in count(2))
+    return next(path for path in others if not path.exists()) if base.exists() else base
 
 
 class RunDirectory:
@@ -78,13 +68,13 @@ class RunDirectory:
         self.shifts = CsvLog(path / "shift.csv", SHIFTS)
         own = (tables or {}).items()
         self.own = {name: CsvLog(path / f"{name}.csv", ("round", *columns)) for name, columns in own}
-        logs = [self.shifts] if shifting else []
-        self._tables = [self.metrics, self.clusters, *logs, *self.own.values()]
+        logs = [self.metrics, self.clusters, *([self.shifts] if shifting else []), *self.own.values()]
+        self._tables = {log.path.name: log for log in logs}
         self.rows: list[dict[str, Any]] = []  # rows of metrics.csv
         self.rounds_logged = 0  # last round in metrics.csv before `reopen`: trackers may have received rows up to it
         self.run_id = ""  # stays the same when the run is resumed
         self.environment: dict[str, Any] = {}  # content of environment.json
-        self.digests: dict[str, str] = {}  # digests of partition.npz and the snapshots, by name
+        self.digests: dict[str, str | None] = {}  # of the partition and of files that a resume does not write again
 
     def create(self, config: Mapping[str, Any], data: FederatedData | None = None) -> None:
         """Starts a new run. `config.yaml`, which marks the directory as a run, is written last.
@@ -97,30 +87,29 @@ class RunDirectory:
         self.discard()  # removes files of a run that ended before its config was written
         self.run_id = secrets.token_hex(4)
         self._start(data)
-        write_config(self.path, config, self.run_id)
+        write_config(self.path, config)
 
     def _start(self, data: FederatedData | None) -> None:
         """Writes the files that exist before the first round."""
         # written first, since it marks the folder as a run's
         self._write_environment(environment() | {"run_id": self.run_id})
-        for table in self._tables:
+        for table in self._tables.values():
             table.start()
         self.rows, self.digests = [], {}
-        drop_parts(self.path)
+        self._remove_unnamed()
         self._write_partition(data)
 
-    def reopen(self, config: Mapping[str, Any], data: FederatedData, saved: Mapping[str, Any] | None) -> None:
-        """Restores the files of a run to their state at its checkpoint.
+    def reopen(self, data: FederatedData, saved: Mapping[str, Any] | None, plan: Plan) -> None:
+        """Writes the files of a run as they were at its checkpoint, except for `config.yaml`.
 
         Args:
-            config: New configuration.
             data: Data before any shift.
             saved: Content of the checkpoint; None = the run starts again.
+            plan: Plan of the remaining rounds.
 
         Raises:
-            InputError: a file that cannot be made again has changed.
+            InputError: a file that cannot be written again has changed, or the experiment writes other tables.
         """
-        self.run_id = read_run_id(self.path)
         self.rounds_logged = self._last_round_written()
         if saved is not None:
             self._require_unchanged(saved)
@@ -128,31 +117,26 @@ class RunDirectory:
             with name_write_errors(self.path / name):
                 (self.path / name).unlink(missing_ok=True)
         if saved is None:
+            self.run_id = read_run_id(self.path) or secrets.token_hex(4)
             self._start(data)
         else:
-            self._restore(saved, data, Plan(**config["plan"]))
-        write_config(self.path, config, self.run_id)
+            self._restore(saved, data, plan)
 
     def _last_round_written(self) -> int:
         written = self.metrics.path.read_bytes() if self.metrics.path.exists() else b""
         return max(map(int, re.findall(rb"^(\d+),", written, flags=re.MULTILINE)), default=0)
 
     def _require_unchanged(self, saved: Mapping[str, Any]) -> None:
-        """Raises InputError if a file that cannot be made again does not match the checkpoint."""
-        if saved["tables"].keys() != self.marks().keys():
-            names = [", ".join(sorted(tables)) for tables in (saved["tables"], self.marks())]
+        """Raises InputError if the tables have other columns, or a file that is not written again has changed."""
+        headers = {name: table.header.decode().strip() for name, table in self._tables.items()}
+        found = {name: _header(saved, name) for name in saved["tables"]}
+        if found != headers:
+            name = next(name for name in (*found, *headers) if found.get(name) != headers.get(name))
             raise InputError(
-                f"{self.path} has the tables {names[0]}, but the experiment writes {names[1]}: {_PUT_BACK}"
+                f"{self.path} has the table {name} with the columns {found.get(name)}, but the experiment writes "
+                f"{headers.get(name)}: the code of the algorithm or the task has changed since then; restore it, or "
+                "start a new run"
             )
-        for table in self._tables:
-            header = as_csv([table.columns])
-            written = read_up_to_mark(table.path, saved["tables"][table.path.name])
-            if not written.startswith(header):
-                found = written.partition(b"\n")[0].decode()
-                raise InputError(
-                    f"{table.path} has the columns {found}, but the experiment writes {header.decode().strip()}: "
-                    f"{_PUT_BACK}"
-                )
         for name, digest in saved["digests"].items():
             if name != _PARTITION and digest_of(self.path / name) != digest:
                 raise InputError(
@@ -162,9 +146,9 @@ class RunDirectory:
 
     def _restore(self, saved: Mapping[str, Any], data: FederatedData, plan: Plan) -> None:
         self.digests = dict(saved["digests"])
-        drop_parts(self.path, self.digests)
-        for table in self._tables:
-            table.cut_back(saved["tables"][table.path.name])
+        self._remove_unnamed()
+        for name, table in self._tables.items():
+            table.restore(saved["parts"][name], saved["tables"][name])
         self.rows = read_table(self.metrics.path)
         now, changes = resumed_environment(saved["environment"], plan, saved["round"])
         if changes:
@@ -174,13 +158,13 @@ class RunDirectory:
                 Notice,
                 stacklevel=4,
             )
+        self.run_id = now["run_id"]
         self._write_environment(now)
-        if digest_of(self.path / _PARTITION) != self.digests.get(_PARTITION):
-            self._write_partition(data)
+        self._write_partition(data)
 
     def _write_environment(self, content: dict[str, Any]) -> None:
         self.environment = content
-        write_json(self.path / _ENVIRONMENT, content)
+        write_json(self.path / ENVIRONMENT, content)
 
     def _write_partition(self, data: FederatedData | None) -> None:
         if data is not None:
@@ -188,38 +172,35 @@ class RunDirectory:
             self._note(_PARTITION)
 
     def _note(self, name: str) -> None:
-        digest = digest_of(self.path / name)
-        if digest is not None:
-            self.digests[name] = digest
+        self.digests[name] = digest_of(self.path / name)
 
     def _require_no_other_files(self) -> None:
         """Raises InputError if the directory has files of a run, unless that run was stopped while starting."""
         found = [name for name in self._names() if (self.path / name).exists()]
-        if not found or (self._was_started() and not {"checkpoint.pt", "summary.json", SUMS} & set(found)):
-            return
-        raise InputError(
-            f"{self.path} has no config.yaml, but holds {', '.join(found)}, which another run or program may have "
-            "written; choose another --run_dir, or move these files away"
-        )
-
-    def _was_started(self) -> bool:
-        """Returns whether a run has written `environment.json`, its first file."""
-        try:
-            return "run_id" in json.loads((self.path / _ENVIRONMENT).read_text("utf-8"))
-        except (OSError, ValueError, TypeError):
-            return False
+        started = read_run_id(self.path) and not {"checkpoint.pt", "summary.json", SUMS} & set(found)
+        if found and not started:
+            raise InputError(
+                f"{self.path} has no config.yaml, but holds {', '.join(found)}, which another run or program may have "
+                "written; choose another --run_dir, or move these files away"
+            )
 
     def _names(self) -> list[str]:
-        return [*_FILES, *(table.path.name for table in self._tables if table.path.name not in _FILES), _ENVIRONMENT]
+        return [*dict.fromkeys([*_FILES, *self._tables, ENVIRONMENT])]
+
+    def _remove_unnamed(self) -> None:
+        """Removes snapshots and parts of `client_rounds.parquet` whose digests are not noted."""
+        for file in (*self.path.glob("snapshots/*.npz"), *self.path.glob(f"{FOLDER}/*.parquet")):
+            if file.stem.isdigit() and f"{file.parent.name}/{file.name}" not in self.digests:
+                with name_write_errors(file):
+                    file.unlink(missing_ok=True)
 
     def discard(self) -> None:
         """Removes all files made so far, `environment.json` last."""
-        snapshots = (file for file in self.path.glob("snapshots/*.npz") if file.stem.isdigit())
-        config, *others = (self.path / name for name in self._names())
-        drop_parts(self.path)
-        for path in (config, *snapshots, *others):
-            with name_write_errors(path):
-                path.unlink(missing_ok=True)
+        self.digests = {}
+        self._remove_unnamed()
+        for name in self._names():
+            with name_write_errors(self.path / name):
+                (self.path / name).unlink(missing_ok=True)
 
     def conclude(self, rows: Iterable[str]) -> None:
         """Writes the digests of all files, which marks the run as finished.
@@ -227,20 +208,16 @@ class RunDirectory:
         Args:
             rows: Names of the files in `rows/`.
         """
-        files = [name for name in self._names() if name != SUMS]
         pictures = [f"pictures/{file.name}" for file in (self.path / "pictures").glob("[!.]*.*")]
-        named = {*files, *pictures, *self.digests, *(f"rows/{name}" for name in rows)}
-        write_sums(self.path, [name for name in named if (self.path / name).is_file()], self.run_id)
+        names = {*self._names(), *pictures, *(f"rows/{name}" for name in rows)} - {SUMS}
+        found = {name: digest_of(self.path / name) for name in names if (self.path / name).is_file()}
+        write_sums(self.path, found | self.digests)
 
-    def sync(self) -> None:
-        """Flushes the tables to the disk before a checkpoint records their lengths."""
-        for table in self._tables:
-            with name_write_errors(table.path), table.path.open("rb") as file:
-                os.fsync(file.fileno())
-
-    def marks(self) -> dict[str, Mark]:
-        """Returns the current lengths and digests of the tables."""
-        return {table.path.name: table.mark() for table in self._tables}
+    def texts(self) -> dict[str, dict[str, Any]]:
+        """Returns the tables so far for a checkpoint: the parts of each that never change, and the rest."""
+        tables = self._tables.items()
+        rests = {name: bytes(table.rest) for name, table in tables}
+        return {"parts": {name: dict(table.parts) for name, table in tables}, "tables": rests}
 
     def add_row(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Appends a row to `metrics.csv`; nan and missing values become blank. Returns the row as written."""
@@ -270,13 +247,13 @@ class RunDirectory:
         write_atomically(self.path / "clients.csv", write)
 
     def write_snapshot(self, round: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Writes `snapshots/<round>.npz`, which later checkpoints list with its digest."""
+        """Writes `snapshots/<round>.npz`, whose digest later checkpoints hold."""
         name = f"snapshots/{round}.npz"
         self.write_arrays(name, arrays)
         self._note(name)
 
     def write_client_round(self, round: int, columns: Mapping[str, np.ndarray]) -> None:
-        """Writes the clients' scores in a round into a file that later checkpoints list with its digest."""
+        """Writes the clients' scores in a round into a file whose digest later checkpoints hold."""
         write_part(self.path / part_name(round), columns)
         self._note(part_name(round))
 
@@ -286,3 +263,9 @@ class RunDirectory:
         with name_write_errors(target.parent):
             target.parent.mkdir(exist_ok=True)
         write_atomically(target, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]  # numpy's stub takes every keyword for allow_pickle
+
+
+def _header(saved: Mapping[str, Any], table: str) -> str:
+    """Returns the first line of a table in a checkpoint."""
+    first = next(text_of(saved["parts"][table], saved["tables"][table]))
+    return first.partition(b"\n")[0].decode()

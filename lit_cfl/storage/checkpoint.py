@@ -1,22 +1,19 @@
 """Saves a run's state atomically and without pickled code.
 
-A file appears under its name only when it is complete on the disk. A state is saved as `{field: value}`; tensors
-that are views are cloned, since a view would save all of its storage. Fields that map clients to models
-(`dict[int, Tensor]`) are saved incrementally, in `rows/`: a save writes only models whose tensor was replaced since the
-previous save, many per file. A file of which less than half is still needed is dropped, and its needed models are
-written again, so that the files take at most twice the size of the models. `checkpoint.pt` names the files with their
-digests and is renamed last. A file that has changed by a single bit is refused.
+`checkpoint.pt` is renamed into place last, so it always belongs to one round. Fields that map numbers to tensors, such
+as clients to models, may be large: `rows/` holds them, and a save writes only the tensors that were replaced since the
+previous one, many per file. Files of which less than half is still needed are dropped, and their needed tensors are
+written again, so that the files take at most twice the size of the tensors. Every file is a zip archive with checksums.
+The name of a file in `rows/` is random and also stands in the file, so that a file of another run is noticed.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from hashlib import sha256
-from io import BytesIO
 from pathlib import Path
-from typing import Any, cast
+from secrets import token_hex
+from typing import Any
 from weakref import ReferenceType, ref
 from zipfile import ZipFile
 
@@ -26,18 +23,17 @@ from torch import Tensor
 from lit_cfl.algorithms.base import State
 from lit_cfl.errors import InputError
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically
-from lit_cfl.storage.digests import digest_of
-from lit_cfl.storage.run_format import FORMAT, require_format
+from lit_cfl.storage.config_file import FORMAT, require_format
 
 _READS = 3  # attempts to read a checkpoint that another process keeps saving
-_ROWS = re.compile(r"\w+-\d+-\d+\.pt")  # file names: field, round and number
+_FILE_BYTES = 2**26  # maximum size of the tensors in a file of rows/, unless a single one is larger
 _NOBODY = object()
-_FILE_BYTES = 2**26  # maximum size of the models in a file of rows/, unless a single one is larger
+_REMEDY = "put a copy back, or remove checkpoint.pt to start again at round 1"
 
 
 def state_to_dict(state: State) -> dict[str, Any]:
     """Converts a state to a dict of its fields, ready for `torch.save`."""
-    return {field.name: _compact(getattr(state, field.name)) for field in fields(state)}
+    return {field.name: _without_views(getattr(state, field.name)) for field in fields(state)}
 
 
 def state_from_dict(state_type: type, values: dict[str, Any]) -> State:
@@ -53,15 +49,8 @@ def state_from_dict(state_type: type, values: dict[str, Any]) -> State:
 
 def read_fingerprint(directory: Path) -> dict[str, str]:
     """Reads the recorded `PreparedRun.fingerprint` of a run; {} if there is no checkpoint."""
-    return dict(read_identity(directory)["fingerprint"])
-
-
-def read_identity(directory: Path) -> dict[str, Any]:
-    """Reads the digests, and the options of the data, from a run's checkpoint, if there is one."""
-    if not (directory / "checkpoint.pt").exists():
-        return {"fingerprint": {}}
-    saved = torch.load(directory / "checkpoint.pt", weights_only=True, map_location="cpu", mmap=True)
-    return {key: saved[key] for key in ("fingerprint", "data options")}
+    path = directory / "checkpoint.pt"
+    return dict(_read(path, mmap=True)["fingerprint"]) if path.exists() else {}
 
 
 def share_initial_model(directories: Sequence[Path]) -> bool:
@@ -70,79 +59,79 @@ def share_initial_model(directories: Sequence[Path]) -> bool:
     return len(found) > 1 and None not in found and len(set(found)) == 1
 
 
-@dataclass(frozen=True)
-class _RowFile:
-    """A file in `rows/`, and the number of models in it."""
-
-    name: str
-    digest: str
-    size: int
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class _SavedRow:
-    """A weak reference to a client's model, and the model's place on disk."""
+    """Where a tensor is saved: a file of `rows/`, the number of tensors in the file, and the tensor's position."""
 
-    row: "ReferenceType[Tensor]"
-    file: _RowFile
+    row: "ReferenceType[Tensor]"  # the tensor, to see whether it was replaced; weak, so that it can be freed
+    file: str
+    size: int
     position: int
 
 
 class Checkpoint:
-    """`checkpoint.pt` of one run directory, and the files in `rows/` that it references."""
+    """`checkpoint.pt` of one run directory, and the files in `rows/` that it names."""
 
     def __init__(self, directory: Path) -> None:
         self.path, self.rows = directory / "checkpoint.pt", directory / "rows"
-        self._written: dict[str, dict[int, _SavedRow]] = {}  # saved rows by field and client
+        self._written: dict[str, dict[int, _SavedRow]] = {}  # saved tensors by field and number
 
     @property
-    def row_files(self) -> list[str]:
-        """Names of the files in `rows/` that belong to the checkpoint, unordered."""
-        return [*{saved.file.name for rows in self._written.values() for saved in rows.values()}]
+    def row_files(self) -> set[str]:
+        """Names of the files in `rows/` that belong to the checkpoint."""
+        return {saved.file for rows in self._written.values() for saved in rows.values()}
 
     def save(self, content: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-        """Saves plain values and a state's fields. Raises SaveError, with the previous checkpoint intact."""
-        by_client = {name: value for name, value in state.items() if _is_per_client(value)}
-        written = {name: self._save_rows(name, rows, int(content["round"])) for name, rows in by_client.items()}
-        plain = {name: value for name, value in state.items() if name not in by_client}
+        """Saves a run.
+
+        Args:
+            content: Plain values; `parts` are the parts of each table that never change, see `CsvLog`.
+            state: Fields of the algorithm's state.
+
+        Raises:
+            SaveError: a file could not be written; the previous checkpoint is intact.
+        """
+        groups = {"state": state, "parts": content.get("parts", {})}
+        large = {name: value for group in groups.values() for name, value in group.items() if _is_numbered(value)}
+        written = {name: self._save_rows(name, rows) for name, rows in large.items()}
+        plain = {
+            group: {name: {} if name in large else value for name, value in fields.items()}
+            for group, fields in groups.items()
+        }
         places = {name: _places(rows) for name, rows in written.items()}
-        whole = {**content, "format": FORMAT, "state": plain, "rows": places}
+        whole = {**content, **plain, "format": FORMAT, "rows": places}
         write_atomically(self.path, lambda file: torch.save(whole, file))
         self._written = written
         self.remove_superseded()
 
-    def _save_rows(self, field: str, rows: Mapping[int, Tensor], round: int) -> dict[int, _SavedRow]:
+    def _save_rows(self, field: str, rows: Mapping[int, Tensor]) -> dict[int, _SavedRow]:
+        """Writes the tensors of a field that are not saved yet. Returns the places of all of them."""
         before = self._written.get(field, {})
-        same = {client: saved for client, saved in before.items() if saved.row() is rows.get(client, _NOBODY)}
+        same = {number: saved for number, saved in before.items() if saved.row() is rows.get(number, _NOBODY)}
         needed = Counter(saved.file for saved in same.values())
-        now = {client: saved for client, saved in same.items() if 2 * needed[saved.file] >= saved.file.size}
+        now = {number: saved for number, saved in same.items() if 2 * needed[saved.file] >= saved.size}
+        for numbers in _parts({number: row for number, row in rows.items() if number not in now}):
+            name = self._save_file(field, [rows[number] for number in numbers])
+            now |= {k: _SavedRow(ref(rows[k]), name, len(numbers), place) for place, k in enumerate(numbers)}
+        return {number: now[number] for number in rows}
+
+    def _save_file(self, field: str, rows: Sequence[Tensor]) -> str:
+        name = f"{field}-{token_hex(8)}.pt"
         with name_write_errors(self.rows):
             self.rows.mkdir(exist_ok=True)
-        taken, number = {saved.file.name for saved in before.values()}, 0
-        for clients in _parts({client: row for client, row in rows.items() if client not in now}):
-            while (name := f"{field}-{round}-{number}.pt") in taken:
-                number += 1
-            taken.add(name)
-            file = self._save_file(name, [rows[client] for client in clients])
-            now |= {client: _SavedRow(ref(rows[client]), file, k) for k, client in enumerate(clients)}
-        return {client: now[client] for client in rows}
-
-    def _save_file(self, name: str, rows: Sequence[Tensor]) -> _RowFile:
-        file = BytesIO()
-        torch.save(torch.stack([*rows]), file)
-        write_atomically(self.rows / name, lambda opened: opened.write(file.getbuffer()))
-        return _RowFile(name, sha256(file.getbuffer()).hexdigest(), len(rows))
+        write_atomically(self.rows / name, lambda file: torch.save({name: torch.stack([*rows])}, file))
+        return name
 
     def remove_superseded(self) -> None:
-        """Removes files in `rows/` that the checkpoint does not reference, such as those of a killed process."""
-        named = set(self.row_files)
-        for file in self.rows.glob("*.pt"):
-            if _ROWS.fullmatch(file.name) and file.name not in named:
+        """Removes files in `rows/` that the checkpoint does not name, such as those of a killed process."""
+        named = self.row_files
+        for file in self.rows.glob(f"*-{'[0-9a-f]' * 16}.pt"):
+            if file.name not in named:
                 with name_write_errors(file):
                     file.unlink(missing_ok=True)
 
     def load(self) -> dict[str, Any] | None:
-        """Loads the saved values, with the state under `state`; None without a checkpoint. Executes no code in files.
+        """Loads the saved values, with `state` and `parts`; None without a checkpoint. Executes no code in files.
 
         Raises:
             InputError: a file that was changed, damaged or lost, is not ours, or of another format.
@@ -163,90 +152,70 @@ class Checkpoint:
         return found.st_ino, found.st_mtime_ns
 
     def _load(self) -> dict[str, Any]:
-        content = self._read()
-        if not isinstance(content, dict) or not content.keys() >= {"format", "state", "rows"}:
+        content = _read(self.path)
+        if not isinstance(content, dict) or not content.keys() >= {"format", "state", "parts", "rows"}:
             raise InputError(f"{self.path} is not a checkpoint of Lit-CFL; remove it to start again at round 1")
         require_format(self.path, content["format"])
-        for field, saved in content["rows"].items():
-            content["state"][field] = self._load_rows(field, saved)
+        for field, places in content["rows"].items():
+            group = "parts" if field in content["parts"] else "state"
+            content[group][field] = self._load_rows(field, places)
         return content
 
     def _load_rows(self, field: str, places: Mapping[str, Any]) -> dict[int, Tensor]:
-        files = [_RowFile(*named) for named in places["files"]]
-        wholes = [self._load_file(file.name, file.digest) for file in files]
+        wholes = [self._load_file(Path(name).name) for name in places["files"]]
         self._written[field], rows = {}, {}
-        for client, number, position in places["rows"].tolist():
-            rows[client] = wholes[number][position]
-            self._written[field][client] = _SavedRow(ref(rows[client]), files[number], position)
+        for number, file, place in places["rows"].tolist():
+            rows[number] = wholes[file][place]
+            name, size = places["files"][file], len(wholes[file])
+            self._written[field][number] = _SavedRow(ref(rows[number]), name, size, place)
         return rows
 
-    def _read(self) -> Any:
-        try:
-            with ZipFile(self.path) as archive:  # torch.load does not look at the checksums
-                intact = archive.testzip() is None
-            if intact:
-                return torch.load(self.path, weights_only=True, map_location="cpu")
-        except Exception as error:  # a damaged file makes torch raise nearly anything
-            raise InputError(_unreadable(self.path)) from error
-        raise InputError(_unreadable(self.path))
-
-    def _load_file(self, name: str, digest: str) -> Tensor:
-        if not _ROWS.fullmatch(name):
-            raise InputError(
-                f"{self.path} names {name!r}, which is not a file of rows/, so it is not a checkpoint of Lit-CFL; "
-                "remove it to start again at round 1"
-            )
-        path, found = self.rows / name, None
-        with suppress(OSError):
-            found = digest_of(path)
-        if found is None:
-            raise InputError(f"{_unreadable(path)} ({self.path} names it)")
-        if found != digest:
-            raise InputError(
-                f"{path} cannot be read: it is not the file that {self.path} names, so one of them is "
-                "damaged or comes from another run; put a copy back, or remove checkpoint.pt to start again at round 1"
-            )
-        # mapped, not read: all rows together may exceed the memory
-        return cast(Tensor, torch.load(path, weights_only=True, map_location="cpu", mmap=True))
+    def _load_file(self, name: str) -> Tensor:
+        """Maps the tensors of a file into memory, which all files together may exceed."""
+        content = _read(self.rows / name, mmap=True)
+        if not isinstance(content, dict) or name not in content:
+            raise InputError(f"{self.rows / name} cannot be read: it is a copy of another file; {_REMEDY}")
+        tensor: Tensor = content[name]
+        return tensor
 
 
-def _unreadable(path: Path) -> str:
-    return (
-        f"{path} cannot be read: it is truncated, damaged, or not a file of Lit-CFL; put a copy back, or remove "
-        "checkpoint.pt to start again at round 1"
-    )
+def _read(path: Path, mmap: bool = False) -> Any:
+    """Reads a file that `torch.save` wrote, or maps it into memory. Raises InputError if it is lost or damaged."""
+    with suppress(Exception):  # a damaged file makes torch raise nearly anything
+        with ZipFile(path) as archive:  # torch.load does not look at the checksums
+            intact = archive.testzip() is None
+        if intact:
+            return torch.load(path, weights_only=True, map_location="cpu", mmap=mmap)
+    raise InputError(f"{path} cannot be read: it is lost, truncated, damaged, or not a file of Lit-CFL; {_REMEDY}")
 
 
 def _places(rows: Mapping[int, _SavedRow]) -> dict[str, Any]:
-    """Describes where rows are stored: files with digests, and each row's client, file and position `[rows, 3]`."""
-    files = {file: number for number, file in enumerate(dict.fromkeys(saved.file for saved in rows.values()))}
-    found = [[client, files[saved.file], saved.position] for client, saved in rows.items()]
-    return {"files": [[file.name, file.digest, file.size] for file in files], "rows": torch.tensor(found)}
+    """Describes where tensors are saved: names of files, and each tensor's number, file and position `[rows, 3]`."""
+    files = {name: number for number, name in enumerate(dict.fromkeys(saved.file for saved in rows.values()))}
+    found = [[number, files[saved.file], saved.position] for number, saved in rows.items()]
+    return {"files": list(files), "rows": torch.tensor(found)}
 
 
 def _parts(rows: Mapping[int, Tensor]) -> Iterator[list[int]]:
-    """Splits clients with rows of equal shape and dtype into files of at most `_FILE_BYTES`, or of a single row."""
+    """Splits tensors into groups of equal shape and dtype, of at most `_FILE_BYTES` or of a single one."""
     alike: dict[tuple[Any, ...], list[int]] = {}
-    for client, row in rows.items():
-        alike.setdefault((row.shape, row.dtype), []).append(client)
-    for clients in alike.values():
-        size = rows[clients[0]].nbytes
-        most = max(1, _FILE_BYTES // max(size, 1))
-        for start in range(0, len(clients), most):
-            yield clients[start : start + most]
+    for number, row in rows.items():
+        alike.setdefault((row.shape, row.dtype), []).append(number)
+    for numbers in alike.values():
+        most = max(1, _FILE_BYTES // max(rows[numbers[0]].nbytes, 1))
+        for start in range(0, len(numbers), most):
+            yield numbers[start : start + most]
 
 
-def _is_per_client(value: Any) -> bool:
+def _is_numbered(value: Any) -> bool:
     whole = isinstance(value, dict) and bool(value)
     return whole and all(isinstance(key, int) and isinstance(row, Tensor) for key, row in value.items())
 
 
-def _compact(value: Any) -> Any:
+def _without_views(value: Any) -> Any:
+    """Clones tensors that are views, since a view would save all of its storage."""
     if isinstance(value, Tensor):
-        whole = value.numel() * value.element_size() == value.untyped_storage().nbytes()
-        return value if whole else value.clone()
-    if isinstance(value, dict) and not _is_per_client(value):
-        return {key: _compact(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_compact(item) for item in value]
-    return value
+        return value if value.nbytes == value.untyped_storage().nbytes() else value.clone()
+    if isinstance(value, dict) and not _is_numbered(value):
+        return {key: _without_views(item) for key, item in value.items()}
+    return [_without_views(item) for item in value] if isinstance(value, list) else value

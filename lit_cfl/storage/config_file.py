@@ -1,4 +1,4 @@
-"""Writes and reads `config.yaml` of a run directory: the format, the options, the run's id and a digest."""
+"""Writes and reads `config.yaml` of a run directory: the format and the options. Imports nothing heavy."""
 
 import re
 from collections.abc import Mapping
@@ -9,22 +9,40 @@ from typing import Any
 import yaml
 
 from lit_cfl.errors import InputError
-from lit_cfl.storage.digests import read_sealed, write_sealed
+from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.given_paths import suggest_directory
-from lit_cfl.storage.run_format import FORMAT, require_format
 from lit_cfl.storage.yaml_files import parse_yaml
+
+FORMAT = 1  # of a run directory: a number in config.yaml and checkpoint.pt
+
+
+class OtherFormatError(InputError):
+    """Raised when a file of a run directory has another format than this version reads."""
+
+
+def require_format(path: Path, found: object) -> None:
+    """Raises OtherFormatError if the number in a file of a run is not our format; None = the file has no number."""
+    if found != FORMAT:
+        number = "no format number" if found is None else f"format {found}"
+        raise OtherFormatError(
+            f"{path} has {number}, but this version of Lit-CFL reads format {FORMAT}; start a new run in another "
+            "directory, or use the version that wrote this one"
+        )
 
 
 def stored_config(path: Path) -> dict[str, Any] | None:
     """Reads `config.yaml` of a run directory; None if there is none.
 
     Raises:
-        InputError: the file was changed, or belongs to a run of another format.
+        InputError: the file holds no configuration, or belongs to a run of another format.
     """
     file = path / "config.yaml"
     if not file.exists():
         return None
-    config = parse_yaml(read_sealed(file)[0])
+    try:
+        config = parse_yaml(file.read_text("utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError):
+        config = None
     if not isinstance(config, dict):
         raise InputError(f"{file} holds no configuration; put the original back, or start a new run")
     require_format(file, config.pop("format", None))
@@ -54,15 +72,9 @@ def require_unused(path: Path) -> None:
         )
 
 
-def write_config(path: Path, config: Mapping[str, Any], run_id: str | None = None) -> None:
-    """Writes `config.yaml`, with the format of the run directory first and a digest of the content last.
-
-    Args:
-        path: Path of the directory.
-        config: Configuration to write.
-        run_id: Id of the run, if the directory is one.
-    """
-    write_sealed(path / "config.yaml", as_yaml({"format": FORMAT, **config}), run_id)
+def write_config(path: Path, config: Mapping[str, Any]) -> None:
+    """Writes `config.yaml` into a directory, with the format of the run directory first."""
+    write_text(path / "config.yaml", as_yaml({"format": FORMAT, **config}))
 
 
 class _Dumper(yaml.SafeDumper):
@@ -77,11 +89,3 @@ _Dumper.add_implicit_resolver(
 def as_yaml(content: Mapping[str, Any]) -> str:
     """Formats options as YAML, with quotes around texts that the commands' parser would read as numbers."""
     return yaml.dump(dict(content), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
-
-
-def read_run_id(path: Path) -> str:
-    """Reads the id of the run in a directory from `config.yaml`. Raises InputError if the file has none."""
-    run_id = read_sealed(path / "config.yaml")[1]
-    if run_id is None:
-        raise InputError(f"the last line of {path / 'config.yaml'} has no run id; put the original file back")
-    return run_id

@@ -1,7 +1,6 @@
-"""CSV files that grow by rows, and can be truncated to their length at a checkpoint."""
+"""Writes CSV files that grow by rows, and reads them."""
 
 import csv
-import hashlib
 import json
 import lzma
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -10,18 +9,18 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lit_cfl.errors import InputError
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+    from torch import Tensor
 
 _MIB = 2**20
-Mark = list[int | str]  # size in bytes, and the SHA-256 of these bytes
+_PART = 2**18  # bytes; the rest is copied after each round, and written by each save
 
 
 class CsvLog:
-    """A CSV file with a fixed header.
+    """A CSV file with a fixed header, whose text a checkpoint also holds.
 
     Args:
         path: Path of the file.
@@ -30,56 +29,48 @@ class CsvLog:
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self.path, self.columns = path, tuple(columns)
-        self._size, self._digest = 0, hashlib.sha256()
+        self.parts: dict[int, Tensor] = {}  # the text in bytes, in parts that never change
+        self.rest = bytearray()  # the text after them
+
+    @property
+    def header(self) -> bytes:
+        """First line of the file."""
+        return as_csv([self.columns])
+
+    @property
+    def size(self) -> int:
+        """The number of bytes written."""
+        return len(self.parts) * _PART + len(self.rest)
 
     def start(self) -> None:
         """Atomically writes a new file with only the header."""
-        self._replace(as_csv([self.columns]))
+        self.restore({}, self.header)
+
+    def restore(self, parts: Mapping[int, "Tensor"], rest: bytes) -> None:
+        """Atomically writes the file with a text of an earlier moment, whatever it holds now."""
+        write_atomically(self.path, lambda file: file.writelines(text_of(parts, rest)))
+        self.parts, self.rest = dict(parts), bytearray(rest)
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Adds rows; nan and missing values become blank."""
         data = as_csv([blank_nan(row.get(column)) for column in self.columns] for row in rows)
         with name_write_errors(self.path), self.path.open("ab") as file:
             file.write(data)
-        self._count(data)
+        self.rest += data
+        while len(self.rest) >= _PART:
+            self._close_part()
 
-    @property
-    def size(self) -> int:
-        """The number of bytes written."""
-        return self._size
+    def _close_part(self) -> None:
+        import torch  # reading tables does not need it
 
-    def mark(self) -> Mark:
-        """Returns the current length and digest of the file."""
-        return [self._size, self._digest.hexdigest()]
-
-    def cut_back(self, mark: Mark) -> None:
-        """Atomically truncates the file to a mark.
-
-        Raises:
-            InputError: the content before the mark has changed.
-        """
-        self._replace(read_up_to_mark(self.path, mark))
-
-    def _replace(self, data: bytes) -> None:
-        write_atomically(self.path, lambda file: file.write(data))
-        self._size, self._digest = 0, hashlib.sha256()
-        self._count(data)
-
-    def _count(self, data: bytes) -> None:
-        self._size += len(data)
-        self._digest.update(data)
+        self.parts[len(self.parts)] = torch.frombuffer(self.rest[:_PART], dtype=torch.uint8)
+        del self.rest[:_PART]
 
 
-def read_up_to_mark(path: Path, mark: Mark) -> bytes:
-    """Reads a table up to its checkpoint's mark. Raises InputError if the content has changed."""
-    size, digest = int(mark[0]), mark[1]
-    data = path.read_bytes()[:size] if path.exists() else b""
-    if hashlib.sha256(data).hexdigest() != digest:
-        raise InputError(
-            f"{path} was changed since its checkpoint was made; put the original back, "
-            "or remove checkpoint.pt to start again at round 1"
-        )
-    return data
+def text_of(parts: Mapping[int, "Tensor"], rest: bytes) -> Iterator[bytes]:
+    """Yields a table's text in bytes: its parts, which never change, and what follows them."""
+    yield from (part.numpy().tobytes() for part in parts.values())
+    yield rest
 
 
 def as_csv(rows: Iterable[Iterable[Any]]) -> bytes:

@@ -1,8 +1,8 @@
-"""Records the SHA-256 of files, to detect damaged files and files of another run when reading.
+"""Records the SHA-256 of files, to detect damaged files when reading.
 
-Text files that we read back end with a comment that holds the digest of everything before it. `SHA256SUMS`, the last
-file of a run, holds the digests of all others (`sha256sum -c SHA256SUMS` checks them): once it exists, the run has
-finished.
+`SHA256SUMS`, the last file of a run, holds the digests of all others (`sha256sum -c SHA256SUMS` checks them): once it
+exists, the run has finished. Records of comparisons and studies end with a comment that holds the digest of everything
+before it.
 """
 
 import hashlib
@@ -11,19 +11,20 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from lit_cfl.errors import InputError
-from lit_cfl.storage.atomic_writes import write_atomically
+from lit_cfl.storage.atomic_writes import write_atomically, write_text
 
 SUMS = "SHA256SUMS"
+_END = "# end"
 _SEAL = re.compile(rb"(?:.*\n)?# (?:run ([0-9a-f]{8}), )?SHA-256 of all before the digest: ([0-9a-f]{64})\n", re.DOTALL)
 _DIGEST_LENGTH = 65  # including the line feed
 
 
 def digest_of(path: Path) -> str | None:
-    """Computes the SHA-256 of a file; None if it does not exist."""
+    """Computes the SHA-256 of a file; None if it does not exist or cannot be read."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
-    except FileNotFoundError:
+    except OSError:
         return None
 
 
@@ -58,32 +59,31 @@ def read_sealed(path: Path) -> tuple[str, str | None]:
     return data.decode(), None if seal[1] is None else seal[1].decode()
 
 
-def write_sums(directory: Path, names: Iterable[str], run_id: str) -> None:
-    """Writes `SHA256SUMS` for these files of a run directory."""
-    _write(directory, {name: digest_of(directory / name) for name in names}, run_id)
+def write_sums(directory: Path, digests: Mapping[str, str | None]) -> None:
+    """Writes `SHA256SUMS` of a run directory, whose last line shows that no line is missing.
+
+    Args:
+        digests: Digest of each file, by its name within the directory.
+    """
+    lines = [f"{digest}  {name}\n" for name, digest in sorted(digests.items())]
+    write_text(directory / SUMS, "".join([*lines, f"{_END}\n"]))
 
 
 def renew_sums(directory: Path, names: Iterable[str]) -> None:
     """Updates the digests of rewritten files of a finished run."""
-    sums, now = read_digests(directory), {name: digest_of(directory / name) for name in names}
-    if sums is not None and sums != sums | now:
-        _write(directory, sums | now, read_sealed(directory / "config.yaml")[1])
+    sums = read_digests(directory)
+    if sums is not None:
+        write_sums(directory, sums | {name: digest_of(directory / name) for name in names})
 
 
-def _write(directory: Path, sums: Mapping[str, str | None], run_id: str | None) -> None:
-    lines = [f"{digest}  {name}\n" for name, digest in sorted(sums.items())]
-    write_sealed(directory / SUMS, "".join(lines), run_id)
-
-
-def read_digests(directory: Path) -> dict[str, str] | None:
-    """Reads the digests of a finished run; None if `SHA256SUMS` is missing, damaged, or of another run."""
+def read_digests(directory: Path) -> dict[str, str | None] | None:
+    """Reads the digests of a finished run; None if `SHA256SUMS` is missing or incomplete."""
     try:
-        text, run_id = read_sealed(directory / SUMS)
-        _, expected = read_sealed(directory / "config.yaml")
-    except (OSError, InputError, UnicodeDecodeError):
+        *lines, end = (directory / SUMS).read_text("utf-8").split("\n")[:-1]
+    except (OSError, ValueError):
         return None
-    pairs = (line.partition("  ") for line in text.splitlines() if not line.startswith("#"))
-    return {name: digest for digest, _, name in pairs} if run_id == expected else None
+    pairs = [line.partition("  ") for line in lines]
+    return {name: digest for digest, _, name in pairs} if end == _END else None
 
 
 def find_changed(directory: Path, names: Iterable[str] | None = None) -> list[str] | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from lit_cfl.errors import SaveError
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.folder import PICTURES, PictureFolder
 from lit_cfl.pictures.options import Format
@@ -111,6 +112,11 @@ class Trackers:
         self._thread.submit(self._finish, status)
         self._thread.shutdown()
         return self._pictures.ended
+
+    @property
+    def unwritten(self) -> SaveError | None:
+        """Why the latest pictures could not be written; None if they were."""
+        return self._pictures.unwritten
 
     def _start_wandb(self, start: Callable[[], WandbRun], rows: Sequence[Row]) -> None:
         self._run = self._guard(start)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from digits_experiment import digits
-from made_runs import RUN_ID, config, write_table
+from made_runs import config, write_table
 
 from lit_cfl.algorithms import IFCA, FedAvg
 from lit_cfl.compare.command import _outcome
@@ -40,7 +40,7 @@ def made(path: Path, name: str, seed: int) -> None:
     accuracies, mib, (validation, ari, elapsed, clusters) = (part[name][seed] for part in (ACCURACIES, MIB, OTHERS))
     folder = path / name / f"seed-{seed}"
     folder.mkdir(parents=True)
-    write_config(folder, config(), RUN_ID)
+    write_config(folder, config())
     everyone: dict[str, Any] = {"clusters/unobserved": 0, "clusters/assigned": 12, "clients/evaluated": 12}
     rows = [
         dict.fromkeys(METRICS)

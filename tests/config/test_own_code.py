@@ -19,7 +19,7 @@ from lit_cfl.config.own_code import require_own_modules
 from lit_cfl.config.parser import parse_run
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.scores import ACCURACY, read_scores, title_of
-from lit_cfl.storage.config_file import read_run_id, write_config
+from lit_cfl.storage.config_file import write_config
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.record import STUDY
@@ -167,7 +167,7 @@ def poisoned(run: Path, name: str) -> None:
     """Rewrites a run's configuration to name a class from a file in the run's directory."""
     config = yaml.safe_load((run / "config.yaml").read_text())
     config["algorithm"]["class_path"] = name
-    write_config(run, config, read_run_id(run))
+    write_config(run, config)
     (run / "evil_code.py").write_text(EVIL)
 
 
@@ -193,7 +193,7 @@ def test_no_code_is_loaded_from_the_directory_that_is_opened(
 def test_relative_folder_of_code_is_refused(capsys: pytest.CaptureFixture[str]):
     assert main(["run", "--config", "quickstart", "--baseline", "null", "--tiny", "--run_dir", "run"]) == 0
     config = yaml.safe_load(Path("run/config.yaml").read_text())
-    write_config(Path("run"), config | {"code": ["run"]}, read_run_id(Path("run")))
+    write_config(Path("run"), config | {"code": ["run"]})
     capsys.readouterr()
     assert main(["run", "--resume", "run"]) == 2
     assert "code names 'run', which is not an absolute path" in capsys.readouterr().err

@@ -291,43 +291,6 @@ def test_shared_test_data_hold_the_labels_of_the_cluster():
     assert found.starts[0] == found.starts[1]  # both share one list
 
 
-def test_labels_are_renumbered_by_their_names_as_a_run_numbers_them():
-    run = Examples(torch.zeros(1, 2), torch.tensor([0]), 4, label_names=("bike", "run", "sit", "walk"))
-    new = Examples(torch.rand(4, 2), torch.tensor([0, 1, 1, 0]), 3, label_names=("sit", "walk", "swim"))
-    found = new.renumber_labels(run)  # no example has the label `swim`
-    assert (found.labels.tolist(), found.num_labels, found.label_names) == ([2, 3, 3, 2], 4, run.label_names)
-    assert found.inputs is new.inputs
-    swim = replace(new, labels=torch.tensor([0, 1, 2, 0]))
-    with pytest.raises(
-        InputError, match="these data have the label 'swim', but the run has only 'bike', 'run', 'sit', 'walk'"
-    ):
-        swim.renumber_labels(run)
-    spelled = replace(new, label_names=("sit", "Walk ", "run"))
-    with pytest.raises(InputError, match="have the label 'Walk ', which the run calls 'walk'; spell it as in the run"):
-        spelled.renumber_labels(run)
-
-
-def test_several_labels_of_each_example_must_have_names_that_the_run_knows():
-    run = Examples(torch.zeros(1, 2), torch.tensor([[1.0, 0.0]]), 0, label_names=("cat", "dog"))
-    other = replace(run, label_names=("cat", "owl"))
-    assert other.renumber_labels(run) is other
-    run.require_known_labels(run)
-    with pytest.raises(
-        InputError,
-        match="these data have the label 'owl', but the run has only 'cat', 'dog', and its models cannot predict",
-    ):
-        other.require_known_labels(run)
-
-
-def test_labels_without_names_keep_their_numbers():
-    run = Examples(torch.zeros(1, 2), torch.tensor([0]), 2, label_names=("no", "yes"))
-    plain = Examples(torch.rand(2, 2), torch.tensor([0, 1]), 2)
-    numbers = Examples(torch.rand(2, 2), torch.rand(2), 0)
-    assert plain.renumber_labels(run) is plain
-    assert run.renumber_labels(plain) is run
-    assert numbers.renumber_labels(run) is numbers
-
-
 @few
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.data())
 def test_replaced_lists_are_in_their_places(sizes: list[int], draw: st.DataObject):

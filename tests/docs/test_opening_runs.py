@@ -49,5 +49,5 @@ def test_commands_and_code_of_the_page_run(
 def test_every_attribute_of_a_run_is_on_the_page():
     named = set(re.findall(r"^\| `(\w+)(?:\(.*?\))?`(?:, `(\w+)`)? \|", PAGE, flags=re.MULTILINE))
     public = {name for name in vars(SavedRun) if not name.startswith("_")} | {one.name for one in fields(SavedRun)}
-    internal = {"path", "lists", "mark", "prepared"}
+    internal = {"path", "lists", "table", "prepared"}
     assert {name for pair in named for name in pair if name} == public - internal

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from digits_experiment import digits
-from made_runs import RUN_ID, config, made_run, metric_row, write_table
+from made_runs import config, made_run, metric_row, seal, write_table
 from studies import STUDY
 
 from lit_cfl.algorithms import IFCA, FedAvg, Oracle
@@ -20,7 +20,6 @@ from lit_cfl.experiment import Experiment
 from lit_cfl.metric_names import CLIENTS, CLUSTERS, METRICS
 from lit_cfl.runs.client_rounds import part_name, write_part
 from lit_cfl.storage.config_file import write_config
-from lit_cfl.storage.digests import write_sums
 from lit_cfl.tune.record import TrialRecord, write_record
 from lit_cfl.tune.study import Study
 
@@ -87,13 +86,6 @@ def change_summary(path: Path, **changes: Any) -> Path:
     file = path / "summary.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
     return seal(path)
-
-
-def seal(path: Path) -> Path:
-    """Writes the digests of a run's files."""
-    files = [str(file.relative_to(path)) for file in path.rglob("*") if file.is_file() and file.name != "SHA256SUMS"]
-    write_sums(path, files, RUN_ID)
-    return path
 
 
 def write_clusters(path: Path, until: int = 4) -> None:
@@ -245,7 +237,7 @@ def compared_run(path: Path, name: str, seed: int) -> None:
     ]
     folder.mkdir(parents=True)
     own = {"class_path": f"lit_cfl.algorithms.{name}", "init_args": {}}
-    write_config(folder, config(algorithm=own, seeds=[seed], rounds=3), RUN_ID)
+    write_config(folder, config(algorithm=own, seeds=[seed], rounds=3))
     write_table(folder / "metrics.csv", METRICS, rows)
     sizes = (2, 9, 30, 5)
     clients = [{"client": k, "n_test": size, "accuracy": 0.125 * k, "newcomer": 0} for k, size in enumerate(sizes)]

@@ -56,7 +56,7 @@ from lit_cfl.report.assemble import make_page
 from lit_cfl.report.blocks import Code, Page, Section, Text
 from lit_cfl.report.page import as_html
 from lit_cfl.report.run_files import read_run
-from lit_cfl.runs.load_run import PlacedNewcomers
+from lit_cfl.runs.newcomers import PlacedNewcomers
 from lit_cfl.runs.run import FinishedRun
 from lit_cfl.scores import CLASSIFIER
 from lit_cfl.storage.digests import write_sealed

@@ -10,9 +10,7 @@ import numpy as np
 from lit_cfl.metric_names import CLIENTS, CLUSTERS, METRICS
 from lit_cfl.storage.config_file import write_config
 from lit_cfl.storage.csv_log import as_csv
-from lit_cfl.storage.digests import write_sums
-
-RUN_ID = "0123abcd"
+from lit_cfl.storage.digests import SUMS, digest_of, write_sums
 
 
 def config(**changes: Any) -> dict[str, Any]:
@@ -59,7 +57,7 @@ def made_run(
         changes: Changes of the configuration.
     """
     path.mkdir(parents=True)
-    write_config(path, config(**changes), RUN_ID)
+    write_config(path, config(**changes))
     rows = [metric_row(number) for number in range(1, 5)] if rows is None else rows
     write_table(path / "metrics.csv", METRICS, rows)
     (path / "environment.json").write_text(json.dumps({"python": "3.11.0", "packages": {"torch": "2.15"}}))
@@ -99,8 +97,14 @@ def write_end(path: Path, rows: list[dict[str, Any]], true: np.ndarray) -> None:
     write_table(path / "clients.csv", CLIENTS, clients)
     about = {"algorithm": "CFL", "seed": 0, "stopped": None, "test/max_weighted_accuracy": 0.4}
     (path / "summary.json").write_text(json.dumps(about | rows[-1]))
-    files = [str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()]
-    write_sums(path, files, RUN_ID)
+    seal(path)
+
+
+def seal(path: Path) -> Path:
+    """Writes the digests of a run's files."""
+    files = [file for file in path.rglob("*") if file.is_file() and file.name != SUMS]
+    write_sums(path, {str(file.relative_to(path)): digest_of(file) for file in files})
+    return path
 
 
 def add_own_tables(path: Path) -> None:

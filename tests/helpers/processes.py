@@ -17,7 +17,6 @@ from torch import Tensor
 
 from lit_cfl.cli.main import main
 from lit_cfl.storage.checkpoint import Checkpoint
-from lit_cfl.storage.config_file import read_run_id, write_config
 from lit_cfl.storage.csv_log import read_table
 
 ROUNDS = 8
@@ -159,8 +158,14 @@ def replace_text(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-def replace_in_config(path: Path, old: str, new: str) -> None:
-    """Replaces text in a run's configuration, as if another run or machine had written it."""
-    run_id = read_run_id(path)
+def edit_checkpoint(path: Path, **changes: object) -> None:
+    """Changes entries of a run's checkpoint."""
+    torch.save(torch.load(path / "checkpoint.pt", weights_only=True) | changes, path / "checkpoint.pt")
+
+
+def replace_everywhere(path: Path, old: str, new: str) -> None:
+    """Replaces a value in a run's configuration and checkpoint, as if another machine had written them."""
     replace_text(path / "config.yaml", old, new)
-    write_config(path, yaml.safe_load((path / "config.yaml").read_text()), run_id)
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    del config["format"]
+    edit_checkpoint(path, **{"config": json.dumps(config), "config before": json.dumps(config)})

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from made_runs import RUN_ID, config, made_run, metric_row, write_table
+from made_runs import config, made_run, metric_row, seal, write_table
 
 from lit_cfl.cli.main import main
 from lit_cfl.data.partition_file import save_partition
@@ -21,7 +21,7 @@ from lit_cfl.report.run_files import read_run
 from lit_cfl.report.sources import Group, kind_of, read_source, require_comparable
 from lit_cfl.scores import ACCURACY
 from lit_cfl.storage.config_file import write_config
-from lit_cfl.storage.digests import write_sealed, write_sums
+from lit_cfl.storage.digests import write_sealed
 
 
 def page_of(*paths: Path) -> Page:
@@ -271,7 +271,7 @@ def test_a_run_of_a_comparison_that_failed_at_once_counts_as_started(tmp_path: P
 
 def test_seeds_of_a_run_that_did_not_start_are_named(tmp_path: Path):
     made_run(tmp_path / "run" / "seed-0")
-    write_config(tmp_path / "run", config(seeds=[0, 1, 2]), RUN_ID)
+    write_config(tmp_path / "run", config(seeds=[0, 1, 2]))
     source = read_source(tmp_path / "run")
     assert source.problems == ["seed-1, seed-2 did not start yet."]
     assert [len(group.runs) for group in source.groups] == [1]
@@ -326,5 +326,5 @@ def test_a_stopped_run_says_why(tmp_path: Path):
     text = (run / "summary.json").read_text().replace('"stopped": null', '"stopped": "no gain"')
     (run / "summary.json").write_text(text)
     shutil.rmtree(run / "snapshots")
-    write_sums(run, ["summary.json", "metrics.csv"], RUN_ID)
+    seal(run)
     assert read_run(run).status == "stopped after round 4 of 4: no gain"

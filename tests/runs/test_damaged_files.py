@@ -1,8 +1,7 @@
 """Damage to a file of a run directory is healed or named: files by damages, of finished and of killed runs.
 
 `heals`: resuming ends with exit code 0 and the files of an undamaged run. `named`: it ends with exit code 2 and one
-line that has the file's name, and changes no file. Where the plan changes an answer, the later one stands next to it:
-once the checkpoint holds the tables, `named, later heals` becomes `heals`.
+line that has the file's name, and changes no file. `either`: a bit of an archive may lie between its checked parts.
 """
 
 import os
@@ -80,14 +79,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
 
 
 ANSWERS = """
-checkpoint.pt           flip truncate replace           named
+checkpoint.pt           truncate replace                named
+checkpoint.pt           flip                            either
 checkpoint.pt           delete                          heals
 config.yaml             flip truncate delete replace    named
-metrics.csv             flip truncate delete replace    named, later heals
-clusters.csv            flip truncate delete replace    named, later heals
+metrics.csv             flip truncate delete replace    heals
+clusters.csv            flip truncate delete replace    heals
 snapshots/1.npz         flip truncate delete replace    named
 client_rounds.parquet/* flip truncate delete replace    named
-rows/*                  flip truncate delete replace    named
+rows/*                  truncate delete replace         named
+rows/*                  flip                            either
 environment.json        flip truncate delete replace    heals
 partition.npz           flip truncate delete replace    heals
 clients.csv             flip truncate delete replace    heals
@@ -96,10 +97,10 @@ summary.json            flip truncate delete replace    heals
 SHA256SUMS              flip truncate delete replace    heals
 """
 CELLS = [
-    (name, damage, answer[0])
-    for name, *words in map(str.split, ANSWERS.replace(", later", " later").strip().splitlines())
+    (name, damage, answer)
+    for name, *words, answer in map(str.split, ANSWERS.strip().splitlines())
     for damage in DAMAGES
-    if damage in words and (answer := [word for word in words if word in ("named", "heals")])
+    if damage in words
 ]
 AT_THE_END = ("clients.csv", "memberships.npz", "summary.json", "SHA256SUMS")  # a killed run has none of them
 
@@ -116,13 +117,13 @@ def test_a_damaged_file_is_healed_or_named(state: str, name: str, damage: str, a
     DAMAGES[damage](file, min(runs.other.glob(name)))
     before = contents(path)
     code, said = run_in_child(["run", "--resume", str(path)], output), output.read_text()
-    if answer == "heals":
+    if answer == "heals" or (answer == "either" and code == 0):
         assert code == 0, said
         assert find_differences(path, runs.finished) + find_damages(path) == []
     else:
         assert code == 2, said
         (line,) = [line for line in said.splitlines() if line.startswith("lit-cfl: error: ")]
-        assert file.name in line
+        assert file.name in line or name == "config.yaml"  # else an option that has an impossible name or value
         assert contents(path) == before
 
 

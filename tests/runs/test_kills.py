@@ -25,4 +25,4 @@ def test_run_hurt_at_some_of_its_file_operations_leaves_what_an_unhurt_run_leave
     said = capsys.readouterr().out
     assert code == 0, said
     for how in ("kill", "full"):
-        assert f"run, {how}: 3 of 3 equal" in said
+        assert f"run, {how}: 6 of 6 equal" in said

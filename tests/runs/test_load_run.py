@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 from lightning import Trainer
-from processes import replace_in_config
+from processes import replace_everywhere
 from rich.console import Console
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -25,7 +25,7 @@ from lit_cfl.errors import InputError, Notice
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR
 from lit_cfl.progress.tables import assignment_table
-from lit_cfl.runs.load_run import PlacedNewcomers
+from lit_cfl.runs.newcomers import PlacedNewcomers
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tasks import Classification
 
@@ -476,6 +476,6 @@ def test_run_of_several_seeds_names_them(tmp_path: Path):
 
 def test_plan_of_another_machine_does_not_stop_a_prediction(path: Path, tmp_path: Path):
     shutil.copytree(path, tmp_path / "run")
-    replace_in_config(tmp_path / "run", "device: cpu", "device: cuda:31")
+    replace_everywhere(tmp_path / "run", "device: cpu", "device: cuda:31")
     assert load_run(tmp_path / "run").prepared.engine.plan.device == "cpu"
     assert replace(load_run(path).experiment.choose_own_plan(), device="cpu").device == "cpu"

@@ -30,7 +30,6 @@ from lit_cfl.algorithms import FedAvg
 from lit_cfl.cli.main import main
 from lit_cfl.datamodules import ArrayData, Digits
 from lit_cfl.datamodules.shift import SwapAll
-from lit_cfl.engines.fingerprint import data_options
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.nets import MCLR
@@ -38,7 +37,6 @@ from lit_cfl.runs import environment as module
 from lit_cfl.runs.resume import require_agreement
 from lit_cfl.storage import checkpoint
 from lit_cfl.storage.checkpoint import Checkpoint
-from lit_cfl.storage.config_file import read_run_id, stored_config, write_config
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tasks import Classification
 
@@ -226,19 +224,28 @@ def test_extension_that_is_killed_has_no_files_of_the_earlier_end(ended: Path):
         _ = load_run(ended).clients
 
 
-def test_run_killed_between_a_new_plan_in_its_config_and_the_checkpoint_is_resumed(whole: Path, tmp_path: Path):
-    """A run that changes its plan, for example for lack of memory, writes `config.yaml` before the checkpoint."""
+def test_run_killed_between_a_checkpoint_with_changed_options_and_its_config_is_resumed(whole: Path, tmp_path: Path):
     path = tmp_path / "run"
-    assert main(start(path, rounds=3)) == 0
-    config = stored_config(path)
-    assert config is not None
-    (path / "SHA256SUMS").unlink()
-    write_config(path, config | {"plan": config["plan"] | {"rows_mib": 1, "threads": 7}}, read_run_id(path))
+    assert main(start(path, "--baseline", "null", rounds=3)) == 0
+    before = (path / "config.yaml").read_bytes()
+    child = in_child(resume(path, "--rounds", str(ROUNDS)), die_before_the_config)
+    assert wait(child) == -signal.SIGKILL
+    assert (path / "config.yaml").read_bytes() == before
+    assert main(resume(path)) == 2  # the checkpoint is of a run with more rounds
     assert main(resume(path, "--rounds", str(ROUNDS))) == 0
-    assert contents(path)["run state"] == contents(whole)["run state"]
-    now = stored_config(path)
-    assert now is not None
-    assert now["plan"] == config["plan"]
+    assert Checkpoint(path).load()["state"]["models"].equal(Checkpoint(whole).load()["state"]["models"])
+
+
+def die_before_the_config() -> None:
+    """Kills this process before it replaces `config.yaml`."""
+    replace = Path.replace
+
+    def dying(self: Path, target: Path) -> Path:
+        if Path(target).name == "config.yaml":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return replace(self, target)
+
+    Path.replace = dying
 
 
 def test_null_for_the_plan_and_a_forgotten_directory_are_refused_in_a_line(whole: Path, capsys):
@@ -356,35 +363,6 @@ def test_values_that_change_at_each_construction_of_a_module_do_not_prevent_a_re
     assert run(experiment(2), tmp_path / "run", mode="resume").summary["round"] == 2
     with pytest.raises(InputError, match="was made with a different net"):
         run(experiment(2, p=0.4), tmp_path / "run", mode="resume")
-
-
-def test_a_finished_run_made_in_python_is_compared_without_its_data_if_their_options_are_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    def started(p: float = 0.5, **options: Any) -> Experiment:
-        return digits(algorithm=FedAvg(), rounds=1, data=Digits(8, **options), task=net(p=p))
-
-    first = run(started(), tmp_path / "run").summary
-    with monkeypatch.context() as patch:
-        patch.setattr(Digits, "pool", lambda self: pytest.fail("the data were loaded"))
-        assert run(started(), tmp_path / "run", mode="resume").summary == first
-        with pytest.raises(InputError, match="was made with a different net"):
-            run(started(p=0.4), tmp_path / "run", mode="resume")
-    with pytest.raises(InputError, match="was made with different data, or another division"):
-        run(started(validation=0.3), tmp_path / "run", mode="resume")
-
-
-@pytest.mark.parametrize(
-    ("data", "known"),
-    [
-        (Digits(8, rotations=[0, 90]), True),
-        (Digits(8, partition_file="partition.npz"), False),  # the content of the file may change
-        (sums(1.0), False),  # the data module holds arrays
-        (type("Own", (Digits,), {})(8), False),  # a user's class may load anything
-    ],
-)
-def test_options_determine_the_data_of_our_own_modules_without_arrays(data: Any, known: bool):
-    assert (data_options(data) is not None) == known
 
 
 @pytest.mark.parametrize(

@@ -13,17 +13,17 @@ from lit_cfl.errors import InputError
 from lit_cfl.runs.load_run import load_run
 from lit_cfl.storage.checkpoint import Checkpoint
 from lit_cfl.storage.config_file import as_yaml, stored_config
-from lit_cfl.storage.digests import read_sealed, write_sealed
+from lit_cfl.storage.digests import write_sealed
 
 FOUND = {None: "no format number", 2: "format 2"}
 NUMBERS = pytest.mark.parametrize("number", FOUND)
 
 
 def set_format(path: Path, number: object) -> None:
-    """Writes a number into a run's configuration, whose digest stays right; None leaves the number out."""
-    text, run_id = read_sealed(path / "config.yaml")
-    kept = {name: value for name, value in yaml.safe_load(text).items() if name != "format"}
-    write_sealed(path / "config.yaml", as_yaml(({} if number is None else {"format": number}) | kept), run_id)
+    """Writes a number into a run's configuration; None leaves the number out."""
+    read = yaml.safe_load((path / "config.yaml").read_text())
+    kept = {name: value for name, value in read.items() if name != "format"}
+    (path / "config.yaml").write_text(as_yaml(({} if number is None else {"format": number}) | kept))
 
 
 def compared(path: Path) -> Path:

@@ -115,7 +115,8 @@ def test_run_without_a_checkpoint_takes_the_file_that_it_was_given_and_not_a_cop
 def test_other_clients_are_scored_whatever_partition_the_run_had(first: Path, monkeypatch: pytest.MonkeyPatch):
     again = run("again", "--data.partition_file", "first")
     seen: list[int] = []
-    from lit_cfl.runs.load_run import PlacedNewcomers, SavedRun
+    from lit_cfl.runs.load_run import SavedRun
+    from lit_cfl.runs.newcomers import PlacedNewcomers
 
     assign = SavedRun.assign
 

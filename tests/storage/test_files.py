@@ -18,11 +18,11 @@ from torch import Tensor
 from lit_cfl.errors import InputError
 from lit_cfl.metric_names import CLIENTS, CLUSTERS, METRICS
 from lit_cfl.runs.run_directory import RunDirectory, default_run_directory
-from lit_cfl.storage import checkpoint
+from lit_cfl.storage import checkpoint, csv_log
 from lit_cfl.storage.atomic_writes import write_json
-from lit_cfl.storage.csv_log import read_table
+from lit_cfl.storage.csv_log import CsvLog, read_table
+from lit_cfl.storage.digests import read_sealed, write_sealed
 from lit_cfl.storage.lock import lock_directory
-from lit_cfl.storage.run_format import FORMAT
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,10 +119,39 @@ def test_file_with_code_is_not_loaded(tmp_path: Path):
     for save in (torch.save, lambda content, path: path.write_bytes(pickle.dumps(content, protocol=2))):
         save({"format": 1, "state": Trap()}, tmp_path / "checkpoint.pt")
         with pytest.raises(
-            InputError, match=r"checkpoint\.pt cannot be read: it is truncated, damaged, or not a file of Lit-CFL"
+            InputError, match=r"checkpoint\.pt cannot be read: it is lost, truncated, damaged, or not a file of Lit-CFL"
         ):
             checkpoint.Checkpoint(tmp_path).load()
     assert not ran.exists()
+
+
+def test_text_of_a_table_is_saved_once_and_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(csv_log, "_PART", 100)
+    table, checkpoint_ = CsvLog(tmp_path / "a.csv", ("round", "x")), checkpoint.Checkpoint(tmp_path)
+    table.start()
+    for number in range(40):
+        table.append([{"round": number, "x": "ä" * (number % 7)}])
+        checkpoint_.save({"parts": {"a.csv": dict(table.parts)}, "tables": {"a.csv": bytes(table.rest)}}, {})
+    text = (tmp_path / "a.csv").read_bytes()
+    assert table.size == len(text)
+    assert len(list((tmp_path / "rows").iterdir())) == len(text) // 100  # each part was written once
+    saved = checkpoint.Checkpoint(tmp_path).load()
+    (tmp_path / "a.csv").write_text("whatever a kill or an editor left")
+    again = CsvLog(tmp_path / "a.csv", ("round", "x"))
+    again.restore(saved["parts"]["a.csv"], saved["tables"]["a.csv"])
+    assert (tmp_path / "a.csv").read_bytes() == text
+    again.append([{"round": 40}])
+    assert (tmp_path / "a.csv").read_bytes() == text + b"40,\n"
+    assert again.size == len(text) + 4
+
+
+def test_a_changed_record_does_not_match_its_digest(tmp_path: Path):
+    write_sealed(tmp_path / "record.yaml", "seeds: [0, 1]\n", "0a1b2c3d")
+    assert read_sealed(tmp_path / "record.yaml")[1] == "0a1b2c3d"
+    content = (tmp_path / "record.yaml").read_text()
+    (tmp_path / "record.yaml").write_text(content.replace("[0, 1]", "[0, 2]"))
+    with pytest.raises(InputError, match=r"record\.yaml was changed or damaged: it does not match the digest"):
+        read_sealed(tmp_path / "record.yaml")
 
 
 # The run's directory
@@ -133,7 +162,7 @@ def test_new_directory_says_what_the_run_is(tmp_path: Path):
     new_directory(path, {"name": "mine", "seeds": [1, 2]})
     assert names(path) == ["clusters.csv", "config.yaml", "environment.json", "metrics.csv"]
     assert yaml.safe_load((path / "config.yaml").read_text()) == {
-        "format": FORMAT,
+        "format": 1,
         "name": "mine",
         "seeds": [1, 2],
     }

@@ -213,7 +213,7 @@ def unfinished(folder: Path) -> Trials:
     trials = new_trials(folder, xs(1), 2)
     for number in range(2):
         trials.next()
-        write_config(folder / f"{number:04d}", {"rounds": 4}, "0123abcd")
+        write_config(folder / f"{number:04d}", {"rounds": 4})
         (folder / f"{number:04d}" / "metrics.csv").write_text("round,val/weighted_accuracy\n1,0.5\n")
         trials.report(number, last_result(0.5, rounds=1, finished=False))
     trials.end(0, last_result(0.5, rounds=1, finished=False))
@@ -229,15 +229,6 @@ def test_a_trial_that_did_not_finish_and_whose_files_changed_is_noticed(file: st
     path = tmp_path / f"{number:04d}" / file
     path.write_text(path.read_text().replace("4", "7").replace("0.5", "0.9"))
     with pytest.raises(InputError, match=rf"{path.parent.name}/{file} is gone or is not what the study wrote"):
-        new_trials(tmp_path, xs(1), 2).load()
-
-
-def test_the_configuration_of_a_trial_is_checked_also_after_a_kill(tmp_path: Path):
-    unfinished(tmp_path)  # the trial was never sealed
-    new_trials(tmp_path, xs(1), 2).load()
-    path = tmp_path / "0001" / "config.yaml"
-    path.write_text(path.read_text().replace("4", "7", 1))
-    with pytest.raises(InputError, match=r"0001/config.yaml was changed or damaged"):
         new_trials(tmp_path, xs(1), 2).load()
 
 

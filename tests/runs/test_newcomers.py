@@ -1,0 +1,47 @@
+"""Tests that newcomers' labels are matched to those of the run by their names."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lit_cfl.data import Examples
+from lit_cfl.errors import InputError
+from lit_cfl.runs.newcomers import match_examples, renumber_labels
+
+
+def test_labels_are_renumbered_by_their_names_as_a_run_numbers_them():
+    run = Examples(torch.zeros(1, 2), torch.tensor([0]), 4, label_names=("bike", "run", "sit", "walk"))
+    new = Examples(torch.rand(4, 2), torch.tensor([0, 1, 1, 0]), 3, label_names=("sit", "walk", "swim"))
+    found = renumber_labels(new, run)  # no example has the label `swim`
+    assert (found.labels.tolist(), found.num_labels, found.label_names) == ([2, 3, 3, 2], 4, run.label_names)
+    assert found.inputs is new.inputs
+    swim = replace(new, labels=torch.tensor([0, 1, 2, 0]))
+    with pytest.raises(
+        InputError, match="these data have the label 'swim', but the run has only 'bike', 'run', 'sit', 'walk'"
+    ):
+        renumber_labels(swim, run)
+    spelled = replace(new, label_names=("sit", "Walk ", "run"))
+    with pytest.raises(InputError, match="have the label 'Walk ', which the run calls 'walk'; spell it as in the run"):
+        renumber_labels(spelled, run)
+
+
+def test_several_labels_of_each_example_must_have_names_that_the_run_knows():
+    run = Examples(torch.zeros(1, 2), torch.tensor([[1.0, 0.0]]), 0, label_names=("cat", "dog"))
+    other = replace(run, label_names=("cat", "owl"))
+    assert renumber_labels(other, run) is other
+    match_examples(run, run)
+    with pytest.raises(
+        InputError,
+        match="these data have the label 'owl', but the run has only 'cat', 'dog', and its models cannot predict",
+    ):
+        match_examples(other, run)
+
+
+def test_labels_without_names_keep_their_numbers():
+    run = Examples(torch.zeros(1, 2), torch.tensor([0]), 2, label_names=("no", "yes"))
+    plain = Examples(torch.rand(2, 2), torch.tensor([0, 1]), 2)
+    numbers = Examples(torch.rand(2, 2), torch.rand(2), 0)
+    assert renumber_labels(plain, run) is plain
+    assert renumber_labels(run, plain) is run
+    assert renumber_labels(numbers, run) is numbers
