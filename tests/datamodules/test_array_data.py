@@ -336,7 +336,7 @@ def test_scale_that_is_not_positive_and_finite_is_refused(scale: float):
         ({"x": [[1.0]], "y": "stage"}, "y is 'stage'; give the column itself, such as table['stage']"),
         (
             {"source": "own.csv", "y": "stage", "client": "ward"},
-            "y is 'stage'; with a source, columns of a .csv table are named by columns: {y: stage, client: ward}",
+            "y is 'stage'; with a source, columns of a table are named by columns: {y: stage}",
         ),
         ({"source": pandas.DataFrame({"a": [1]})}, "source is a DataFrame; give a path, or the table's columns"),
     ],

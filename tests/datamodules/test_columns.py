@@ -16,7 +16,6 @@ from lit_cfl.datamodules.columns import (
     labels_of,
     matrix,
     number_clients,
-    number_values,
     pad_names,
     require_in_range,
     scalars,
@@ -80,7 +79,7 @@ def test_clients_that_are_numbers_are_in_the_order_of_numbers(column: Any):
     ],
 )
 def test_words_are_numbers_only_if_all_of_them_are(words: list[str], names: list[str]):
-    found, index = number_values(np.array(words), "client")
+    index, found = number_clients(np.array(words), "client")
     assert found.tolist() == names
     assert [names[i] for i in index] == words
 
@@ -89,14 +88,14 @@ def test_words_are_numbers_only_if_all_of_them_are(words: list[str], names: list
 def test_floats_too_large_to_be_exact_ids_are_refused(large: float):
     assert number_clients([3.0, 2.0**53 - 1], "client")[1].tolist() == ["3", "9007199254740991"]
     with pytest.raises(
-        InputError, match=r"client holds .*, but floats cannot represent all whole numbers from 9007199254740992"
+        InputError, match=r"client holds .*, but float64 cannot represent all whole numbers from 9007199254740992"
     ):
         number_clients([3.0, large], "client")
 
 
 def test_bytes_that_are_not_text_stay_distinct():
     owner, names = number_clients([b"\xff", b"\xfe", b"\xff"], "client")
-    assert (owner.tolist(), names.tolist()) == ([1, 0, 1], ["\\xfe", "\\xff"])
+    assert (owner.tolist(), names.tolist()) == ([1, 0, 1], ["\xfe", "\xff"])  # þ and ÿ
 
 
 def test_dates_are_in_the_order_of_time():
