@@ -38,8 +38,7 @@ def labels_of(values: Any, what: str, remedy: str = "number them") -> tuple[np.n
         return labels, tuple(names.tolist())
     if array.dtype.kind == "M":
         raise InputError(f"{what} holds {array[0]} in row 0; give a column of integers or strings")
-    broken = np.flatnonzero((array != np.floor(array)) | (abs(array) >= _EXACT)) if array.dtype.kind == "f" else ()
-    if len(broken):
+    if array.dtype.kind == "f" and len(broken := np.flatnonzero((array != np.floor(array)) | (abs(array) >= _EXACT))):
         raise InputError(f"{what} holds {array[broken[0]]} in row {broken[0]}, not a whole number; {remedy}")
     return array.astype(np.int64), ()
 
