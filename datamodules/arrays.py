@@ -174,18 +174,12 @@ def _require_arrays_or_source(arrays: Mapping[str, Any], source: object) -> None
     """Raises InputError unless either x or a source is given."""
     for name, array in arrays.items():
         if isinstance(array, str | Path):
-            given = repr(str(array))
-            remedy = f"give arrays, or name the file by source={given}"
-            if name != "x":
-                remedy = f"give the column itself, such as table[{given}]"
-                if source is not None:
-                    remedy = f"with a source, columns of a table are named by columns: {{{name}: {array}}}"
-            raise InputError(f"{name} is {given}; {remedy}")
+            file = f"name a file by source={str(array)!r}" if name == "x" else f"such as table[{array!r}]"
+            raise InputError(
+                f"{name} is {str(array)!r}; give the array itself, {file} (columns names those of a source)"
+            )
     if not isinstance(source, str | Path | None):
-        raise InputError(
-            f"source is a {type(source).__name__}; give a path, or the table's columns: ArrayData(table[[INPUTS]], "
-            "table[LABEL], client=table[CLIENT])"
-        )
+        raise InputError(f"source is a {type(source).__name__}; give a path, or the columns of a table as x and y")
     if arrays if source is not None else "x" not in arrays:
         given = ", ".join([*arrays, *([] if source is None else ["source"])])
         raise InputError(
@@ -273,8 +267,6 @@ def _labels(y: Any, count: int, num_labels: int | None) -> tuple[Tensor, int, tu
             raise InputError(
                 f"y has dtype {numbers.dtype} and num_labels is {num_labels}; give classes as y.astype(int)"
             )
-        if not (good := numbers.isfinite()).all():
-            raise InputError(f"y holds NaN or infinity in row {int(good.int().argmin())} (from 0); drop such rows")
         return numbers.float() if numbers.dtype == torch.float16 else numbers, 0, ()
     labels, names = labels_of(column, "y")
     most = np.iinfo(np.int64).max if num_labels is None else num_labels

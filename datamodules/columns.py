@@ -152,13 +152,12 @@ def require_in_range(labels: np.ndarray, num_labels: int, column: str) -> np.nda
     """Returns labels int64 `[N]` unchanged. Raises InputError if a label is not in 0 to `num_labels - 1`."""
     wrong = np.flatnonzero((labels < 0) | (labels >= num_labels))
     if len(wrong):
-        most = int(labels.max())
-        wider = f", or read them by HFDataset with num_labels: {most + 1}" if most >= num_labels else ""
-        if labels[wrong[0]] < 0:
-            wider = ", or leave out a test part without labels, by HFDataset with splits: [train, validation]"
+        remedy = f"num_labels: {labels.max() + 1}"
+        if labels[wrong[0]] < 0:  # as in the test part of a competition
+            remedy = "splits: [train, validation], without the part that lacks labels"
         raise InputError(
             f"label column {column!r} holds {labels[wrong[0]]} in row {wrong[0]} (from 0, test rows after the training "
-            f"rows), but labels are 0 to {num_labels - 1}; fix the data{wider}"
+            f"rows), but labels are 0 to {num_labels - 1}; fix the data, or read them by HFDataset with {remedy}"
         )
     return labels
 
@@ -277,33 +276,26 @@ def _convert_objects(values: Sequence[Any], what: str) -> np.ndarray:
             raise InputError(f"{what} holds {value!r} in row {row}; give one number or word in each row")
         if kind != kinds[0]:
             raise InputError(f"{what} holds {kinds[0]} in row 0 and {kind} in row {row}; give one kind in all rows")
-    if not kinds or kinds[0] in ("numbers", "bools"):
-        return np.array(values)
-    if kinds[0] == "dates":
+    if kinds[:1] == ["dates"]:
         return np.array([value.isoformat() for value in values])
-    words = _decode(values) if kinds[0] == "bytes" else values
-    if ended := [word for word in words if word.endswith("\0")]:
+    if kinds[:1] == ["bytes"]:
+        try:
+            values = [value.decode() for value in values]
+        except UnicodeDecodeError:  # Latin-1 gives different bytes different texts
+            values = [value.decode("latin-1") for value in values]
+    if ended := [word for word in values if isinstance(word, str) and word.endswith("\0")]:
         raise InputError(f"{what} holds {ended[0]!r}, and NumPy drops such an end; leave it out")
-    return np.array(words)
-
-
-def _decode(values: Sequence[bytes]) -> list[str]:
-    try:
-        return [value.decode() for value in values]
-    except UnicodeDecodeError:  # Latin-1 gives different bytes different texts
-        return [value.decode("latin-1") for value in values]
+    return np.array(values)
 
 
 def _kind(value: Any) -> str:
     """Names the kind of a Python object for messages: words, bytes, bools, numbers, dates, lists, nothing."""
-    for types, kind in (
-        (str, "words"),
-        (bytes, "bytes"),
-        (bool | np.bool_, "bools"),
-        (list | tuple | dict | set | np.ndarray, "lists"),
-    ):
-        if isinstance(value, types):
-            return kind
+    if isinstance(value, str | bytes):
+        return "words" if isinstance(value, str) else "bytes"
+    if isinstance(value, list | tuple | dict | set | np.ndarray):
+        return "lists"
+    if isinstance(value, bool | np.bool_):
+        return "bools"
     try:
         if value is None or bool(value != value):  # NaN, NaT
             return "nothing"

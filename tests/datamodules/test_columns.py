@@ -18,7 +18,6 @@ from lit_cfl.datamodules.columns import (
     number_clients,
     pad_names,
     require_in_range,
-    scalars,
 )
 from lit_cfl.errors import InputError, Notice
 
@@ -119,13 +118,20 @@ def test_dates_are_in_the_order_of_time():
         ([{"a": 1}], "client holds {'a': 1} in row 0"),
         (np.zeros((2, 2)), r"client has shape \(2, 2\); give one number or word in each row"),
         (["a", 1], "client holds words in row 0 and numbers in row 1"),
+        ([1, True], "client holds numbers in row 0 and bools in row 1"),
+        (["a", b"a"], "client holds words in row 0 and bytes in row 1"),
+        (["a", "a\0"], r"client holds 'a\\x00', and NumPy drops such an end"),
+        (
+            np.array([2.0**24 + 2], np.float32),
+            "client holds 16777218.0, but float32 cannot represent all whole numbers",
+        ),
         (np.array([1j]), "client has dtype complex128"),
         (np.ma.masked_equal([1, 2], 2), "client is masked in row 1"),
     ],
 )
 def test_an_invalid_column_is_refused_by_its_row(column: Any, expected: str):
     with pytest.raises(InputError, match=expected):
-        scalars(column, "client")
+        number_clients(column, "client")
 
 
 # The label space
@@ -205,7 +211,7 @@ def test_label_that_is_missing_or_no_label_is_named(values: list[Any], expected:
         (
             [0, -1],
             "-1 in row 1",
-            "fix the data, or leave out a test part without labels, by HFDataset with splits: .*",
+            r"fix the data, or read them by HFDataset with splits: \[train, validation\], without.*",
         ),
     ],
 )
