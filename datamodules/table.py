@@ -266,9 +266,10 @@ def _note_ids(path: Path, inputs: "DataFrame", clients: "Series | None") -> None
     whole = [name for name in inputs if inputs[name].dtype.kind in "iu"]
     ids = [name for name in whole if len(inputs) > 20 and inputs[name].is_unique]
     of_clients = []
-    if clients is not None:
-        several = [name for name in whole if inputs[name].nunique() > 1]
-        of_clients = [name for name in several if (inputs[name].groupby(clients).nunique() == 1).all()]
+    if clients is not None and whole:
+        groups, ends = inputs[whole].groupby(clients.to_numpy()), inputs[whole].agg(["min", "max"])
+        equal = (groups.min() == groups.max()).all() & (ends.loc["min"] != ends.loc["max"])
+        of_clients = [name for name in whole if equal[name] and name not in ids]
     for names, what in ((ids, "a different whole number in each row"), (of_clients, "one number for each client")):
         if names:
             warnings.warn(
