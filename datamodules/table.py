@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ROLES = ("y", "client", "cluster", "is_test")
 ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".xlsx")
 _NUMBER = r"[-+]?[\d,]*\.?\d*([eE][-+]?\d+)?"
-_THOUSANDS = r"[-+]?\d{1,3}(,\d{3})+(\.\d*)?"
+_THOUSANDS = r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?"
 
 
 def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.ndarray]:
@@ -201,8 +201,8 @@ def _require_no_more_cells(path: Path, separator: str, header: Sequence[str]) ->
 def _replacement_of_commas(columns: Sequence["Series"], separator: str) -> str:
     """Finds what replaces the commas in a table's numbers: "." for decimal commas, "" between thousands.
 
-    Commas before three digits are between thousands next to decimal points and in a file separated by commas, and
-    decimal commas in one separated by semicolons; all other commas are decimal commas if there are no decimal points.
+    8,654 is 8654 next to decimal points, and 8.654 next to decimal commas such as 2,5 or in a file with semicolons.
+    Both are possible in other files, and 2,5 is no number next to decimal points.
 
     Args:
         columns: Columns of inputs, and of labels.
@@ -222,7 +222,7 @@ def _replacement_of_commas(columns: Sequence["Series"], separator: str) -> str:
     )
     if not commas.str.fullmatch(_THOUSANDS).all():
         return "," if points else "."
-    if points or separator == "," or (commas.str.count(",") > 1).any():
+    if points or (commas.str.count(",") > 1).any():
         return ""
     return "." if separator == ";" else ","
 

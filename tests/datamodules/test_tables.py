@@ -136,7 +136,8 @@ def test_a_spreadsheet_is_read_by_pandas(tmp_path: Path, monkeypatch: pytest.Mon
     ("text", "expected"),
     [
         ('a,b\n0.5,"8,654"\n1.5,"1,000"\n', [8654, 1000]),  # next to decimal points
-        ('a,b\n5,"8,654"\n1,"1,000"\n', [8654, 1000]),  # in a file with commas between columns
+        ('a,b\n5,"8,654"\n1,"-1,000,000"\n', [8654, -1000000]),
+        ('a,b\n5,"8,654"\n1,"0,126"\n', [8.654, 0.126]),  # no thousands begin with 0
         ('a,b\n0.5,"8,654.25"\n1.5,"1"\n', [8654.25, 1]),
         ("a;b\n5;1,234,567\n1;-1,000\n", [1234567, -1000]),
         ("a;b\n0.5;8,654\n1.5;1\n", [8654, 1]),
@@ -144,6 +145,11 @@ def test_a_spreadsheet_is_read_by_pandas(tmp_path: Path, monkeypatch: pytest.Mon
         ("a;b\n0,5;8,654\n1;1,000\n", [8.654, 1]),  # next to decimal commas
         ('a,b\n"0,5","8,654"\n1,"1,000"\n', [8.654, 1]),
         ("a\tb\n2,5\t-0,25e1\n1\t,5\n", [-2.5, 0.5]),
+        ('a,b\n5,"8,654"\n1,"1,000"\n', "column 'b' has '8,654' in row 2 and in 1 more; write decimal points in all"),
+        (
+            'a,b\n0.5,"0,126"\n1.5,"1,000"\n',
+            "column 'b' has '0,126' in row 2 and in 1 more; write decimal points in all",
+        ),
         ('a,b\n0.5,"2,5"\n1.5,1\n', "column 'b' has '2,5' in row 2; write decimal points in all columns"),
         ("a;b\n1.5;2,5\n1.5;1\n", "column 'b' has '2,5' in row 2; write decimal points in all columns"),
         ("a\tb\n5\t8,654\n1\t1\n", "column 'b' has '8,654' in row 2; write decimal points in all columns"),
