@@ -145,10 +145,10 @@ def test_a_spreadsheet_is_read_by_pandas(tmp_path: Path, monkeypatch: pytest.Mon
         ("a;b\n0,5;8,654\n1;1,000\n", [8.654, 1]),  # next to decimal commas
         ('a,b\n"0,5","8,654"\n1,"1,000"\n', [8.654, 1]),
         ("a\tb\n2,5\t-0,25e1\n1\t,5\n", [-2.5, 0.5]),
-        ('a,b\n5,"8,654"\n1,"1,000"\n', "column 'b' has '8,654' in row 2 and in 1 more; write decimal points in all"),
+        ('a,b\n5,"8,654"\n1,"1,000"\n', "column 'b' has '8,654' in row 2 and in 1 more; write decimal points"),
         (
             'a,b\n0.5,"0,126"\n1.5,"1,000"\n',
-            "column 'b' has '0,126' in row 2 and in 1 more; write decimal points in all",
+            "column 'b' has '0,126' in row 2 and in 1 more; write decimal points",
         ),
         ('a,b\n0.5,"2,5"\n1.5,1\n', "column 'b' has '2,5' in row 2; write decimal points in all columns"),
         ("a;b\n1.5;2,5\n1.5;1\n", "column 'b' has '2,5' in row 2; write decimal points in all columns"),
