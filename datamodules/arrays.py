@@ -1,8 +1,8 @@
-"""Your own data: NumPy arrays, torch tensors, a .csv table, an .npz file, or a folder with an .npz file per client."""
+"""Your own data: NumPy arrays, torch tensors, a table, an .npz file, or a folder with an .npz file per client."""
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,18 +18,14 @@ from lit_cfl.datamodules.partition import IID, Partition, Pool
 from lit_cfl.datamodules.partition.natural import Natural
 from lit_cfl.datamodules.pooled import PooledDataModule
 from lit_cfl.datamodules.skew import Skew, skew_name
-from lit_cfl.datamodules.table import read_table
+from lit_cfl.datamodules.table import ENDINGS, read_table
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.storage.given_paths import describe_missing, expand_home
 
 KEYS = ("x", "y", "client", "cluster", "is_test")
+_TABLE = f"a table ({', '.join(ENDINGS)})"
 _LARGEST = np.iinfo(np.int64).max
-_READERS = {  # pandas' calls that read tables in other forms
-    **dict.fromkeys((".xlsx", ".xls", ".ods"), "read_excel({})"),
-    **dict.fromkeys((".txt", ".tsv", ".tab", ".dat"), "read_csv({}, sep=None, engine='python')"),
-    **dict.fromkeys((".gz", ".bz2", ".xz", ".zip", ".zst"), "read_csv({})"),
-    ".parquet": "read_parquet({})",
-}
+_WHOLE = str.maketrans("bu", "ii")  # kinds of dtypes that can be joined without a loss
 
 
 class ArrayData(PooledDataModule):
@@ -37,9 +33,10 @@ class ArrayData(PooledDataModule):
 
     `client` names the clients; without it there are ten of equal size, or those of `partition`.
 
-    `source` is a .csv table with a column y, optionally client, cluster and is_test, and inputs (numbers) in all other
-    columns; or an .npz file with x, and optionally the others; or a folder with one .npz file per client, named after
-    the client, with x, and optionally y, is_test and a single cluster. Nothing is unpickled.
+    `source` is a table (.csv, .tsv, .txt, .parquet, .xlsx) with a column y, optionally client, cluster and is_test, and
+    inputs (numbers) in all other columns; or an .npz file with x, and optionally the others; or a folder with one .npz
+    file per client, named after the client, with x, and optionally y, is_test and a single cluster. Nothing is
+    unpickled.
 
     Args:
         x: Inputs `[N, ...]`: a NumPy array, a torch tensor or lists, copied only if necessary.
@@ -54,8 +51,8 @@ class ArrayData(PooledDataModule):
         is_test: True (or 1) for test examples, False (or 0) for others `[N]`, such as the last days of each client;
             examples are then numbered with the test examples last. None = test examples are drawn at random.
         source: File or folder that replaces x, y, client, cluster and is_test.
-        columns: Names of the columns y, client, cluster and is_test in a .csv table that names them differently, such
-            as `{y: label, client: user}`; `y: null` = no labels.
+        columns: Names of the columns y, client, cluster and is_test in a table that names them differently, such as
+            `{y: label, client: user}`; `y: null` = no labels.
         num_labels: Size of the label space; 0 = labels are numbers to predict, also if they are integers; null = the
             largest label + 1, or 0 if labels are floats.
         vocabulary: Number of token ids; inputs are then 0 to `vocabulary - 1`, whatever the net. null = integer inputs
@@ -91,8 +88,7 @@ class ArrayData(PooledDataModule):
         skew: Skew | Sequence[Skew] = (),
         **options: Any,
     ) -> None:
-        if not isinstance(partition, Partition | None):
-            raise InputError(f"partition is {partition!r}; give a Partition, such as IID(num_clients=10), or None")
+        super().__init__(Natural() if partition is None else partition, skew, **options)
         if num_labels is not None and num_labels < 0:
             raise InputError(
                 f"num_labels is {num_labels}; give 1 or more, 0 for numbers to predict, or null for the largest label "
@@ -100,74 +96,105 @@ class ArrayData(PooledDataModule):
             )
         if vocabulary is not None and vocabulary < 1:
             raise InputError(f"vocabulary is {vocabulary}; give 1 or more, or null")
-        super().__init__(_WithGivenClusters(partition, test, skew_kind), skew, **options)
         arrays = dict(zip(KEYS, (x, y, client, cluster, is_test), strict=True))
-        for name, array in arrays.items():
-            if isinstance(array, str | Path):
-                given = repr(str(array))
-                file = f"give arrays, or name the file by source={given}"
-                remedy = file if name == "x" else f"give the column itself, such as table[{given}]"
-                if source is not None and name != "x":
-                    words = [f"{one}: {word}" for one, word in arrays.items() if one != "x" and isinstance(word, str)]
-                    remedy = f"with a source, columns of a .csv table are named by columns: {{{', '.join(words)}}}"
-                raise InputError(f"{name} is {given}; {remedy}")
-        if not isinstance(source, str | Path | None):
-            raise InputError(
-                f"source is a {type(source).__name__}; give a path, or the table's columns: ArrayData(table[[INPUTS]], "
-                "table[LABEL], client=table[CLIENT])"
-            )
         self.arrays = {name: array for name, array in arrays.items() if array is not None}
-        if self.arrays if source is not None else "x" not in self.arrays:
-            given = ", ".join([*self.arrays, *([] if source is None else ["source"])])
+        _require_arrays_or_source(self.arrays, source)
+        if columns and not _is_table(Path(source or "")):
             raise InputError(
-                f"{given or 'nothing'} given; give x, and y if you have it, or a source alone: a .csv, a .npz, or "
-                "a folder of .npz"
-            )
-        if columns and not _is_csv(Path(source or "")):
-            _require_arrays_file(expand_home(source or ""))
-            _refuse_folder_of_tables(expand_home(source or ""))
-            raise InputError(
-                f"columns is {columns}, but source is {source}; columns names the columns of a .csv table, so leave "
-                "it out"
+                f"columns is {columns}, but source is {source}; columns names the columns of {_TABLE}, so leave it out"
             )
         self.source, self.num_labels, self.scale, self.channels = source, num_labels, scale, channels
-        self.columns, self.vocabulary = columns or {}, vocabulary
+        self.columns, self.vocabulary, self.test, self.skew_kind = columns or {}, vocabulary, test, skew_kind
+        self._chosen = partition
 
     def pool(self) -> Pool:
         arrays = self.arrays if self.source is None else read_source(expand_home(self.source), self.columns)
         # column names from a table or a DataFrame
-        columns = arrays.get("input_names", getattr(arrays["x"], "columns", ()))
-        examples = examples_of(
-            arrays["x"],
-            arrays.get("y"),
-            self.num_labels,
-            self.vocabulary,
-            self.scale,
-            self.channels,
-            tuple(map(str, columns)),
-        )
-        warn_of_large_inputs(examples, ids=arrays.get("ids", np.array([])).tolist())
-        pool = _pool_of(arrays, examples)
-        return _with_test_last(pool, arrays["is_test"]) if "is_test" in arrays else pool
+        columns = tuple(map(str, arrays.get("input_names", getattr(arrays["x"], "columns", ()))))
+        options = self.num_labels, self.vocabulary, self.scale, self.channels
+        examples = examples_of(arrays["x"], arrays.get("y"), *options, columns)
+        warn_of_large_inputs(examples)
+        count, owner, names, self._clusters = len(examples), None, (), None
+        if "client" in arrays:
+            numbers, found = number_clients(_column("client", arrays["client"], count), "client")
+            owner, names = torch.from_numpy(numbers), tuple(found.tolist())
+            if "cluster" in arrays:
+                self._clusters, self._cluster_names = cluster_per_example(arrays["cluster"], numbers, names)
+        elif "cluster" in arrays:
+            raise InputError("cluster is given without client, but only clients have clusters; give both")
+        if "is_test" not in arrays:
+            return Pool(examples, count, owner, names)
+        marks = _marks(_column("is_test", arrays["is_test"], count))
+        order = torch.from_numpy(np.argsort(marks, kind="stable"))  # test examples are last
+        examples = replace(examples, inputs=examples.inputs[order], labels=examples.labels[order])
+        self._clusters = None if self._clusters is None else self._clusters[order]
+        return Pool(examples, int((~marks).sum()), None if owner is None else owner[order], names)
+
+    def _partition(self, rng: np.random.Generator) -> Division:
+        self.partition = self._chosen or self._usual_partition()
+        self._require_one_test_rule()
+        division = super()._partition(rng)
+        division = replace(division, skew=skew_name(division.skew, self.skew_kind))
+        if self._clusters is None:
+            return division
+        # true clusters are computed from the examples, since a partition may leave out or renumber clients
+        train, words = division.train, self._cluster_names
+        clusters = cluster_per_client(self._clusters[train.entries], train.owners, range(len(train)), words)
+        return replace(division, true_clusters=clusters, cluster_names=words)
+
+    def _usual_partition(self) -> Partition:
+        """Returns the partition that is used if none is chosen."""
+        if self._pool.owner is None and self._pool.has_test:
+            raise InputError("is_test is given without client; give client, too, or a partition")
+        share = 0.2 if self.test is None else self.test
+        if self._pool.owner is not None:
+            return Natural(test="own" if self._pool.has_test else share)
+        _note("client is not given: the examples are divided evenly among ten clients; give client, or a partition")
+        return IID(10, share)
+
+    def _require_one_test_rule(self) -> None:
+        """Raises InputError if a share of test examples is given next to is_test; warns of one next to a partition."""
+        for option, test in {"test": self.test, "partition.test": getattr(self._chosen, "test", None)}.items():
+            if self._pool.has_test and isinstance(test, float | int):
+                raise InputError(
+                    f"{option} is {test}, but is_test says which examples are for testing; leave one of them out"
+                )
+        if self._chosen and self.test is not None:
+            _note(
+                f"test is {self.test}, but with a partition the test data are those of partition.test; set it there, "
+                f"as in --data.partition.test {self.test}"
+            )
 
 
-def _pool_of(arrays: Mapping[str, Any], examples: Examples) -> Pool:
-    if "client" in arrays:
-        owner, names = number_clients(_column("client", arrays["client"], len(examples)), "client")
-        given = cluster_per_example(arrays["cluster"], owner, names) if "cluster" in arrays else (None, ())
-        return _ClusteredPool(examples, len(examples), torch.from_numpy(owner), tuple(names.tolist()), *given)
-    if "cluster" in arrays:
-        raise InputError("cluster is given without client, but only clients have clusters; give both")
-    return Pool(examples, len(examples))
+def _note(text: str) -> None:
+    warnings.warn(text, Notice, stacklevel=3)
 
 
-def _with_test_last(pool: Pool, is_test: Any) -> Pool:
-    """Sorts a pool's examples so that those marked as test examples `[N]` are its test part."""
-    marks = _column("is_test", is_test, len(pool.examples))
-    wrong = ~np.isin(marks, (0, 1)) if marks.dtype.kind in "iufb" else np.ones(len(marks), bool)
-    if wrong.any():
+def _require_arrays_or_source(arrays: Mapping[str, Any], source: object) -> None:
+    """Raises InputError unless either x or a source is given."""
+    for name, array in arrays.items():
+        if isinstance(array, str | Path):
+            file = f"name a file by source={str(array)!r}" if name == "x" else f"such as table[{array!r}]"
+            raise InputError(
+                f"{name} is {str(array)!r}; give the array itself, {file} (columns names those of a source)"
+            )
+    if not isinstance(source, str | Path | None):
+        raise InputError(f"source is a {type(source).__name__}; give a path, or the columns of a table as x and y")
+    if arrays if source is not None else "x" not in arrays:
+        given = ", ".join([*arrays, *([] if source is None else ["source"])])
         raise InputError(
-            f"is_test holds {str(marks[wrong][0])!r}; give true or false, or 1 or 0, such as table['part'] == 'test'"
+            f"{given or 'nothing'} given; give x, and y if you have it, or a source alone: {_TABLE}, a .npz, or a "
+            "folder of .npz"
+        )
+
+
+def _marks(values: np.ndarray) -> np.ndarray:
+    """Converts marks of test examples to bool `[N]`. Raises InputError for other values, or if all are equal."""
+    words = np.char.lower(values.astype(np.str_))
+    marks: np.ndarray = np.isin(words, ["true", "1", "1.0"])
+    if (wrong := ~marks & ~np.isin(words, ["false", "0", "0.0"])).any():
+        raise InputError(
+            f"is_test holds {str(values[wrong][0])!r}; give true or false, or 1 or 0, such as table['part'] == 'test'"
         )
     if marks.all() or not marks.any():
         marked = "all examples" if marks.any() else "no example"
@@ -175,71 +202,7 @@ def _with_test_last(pool: Pool, is_test: Any) -> Pool:
             f"is_test marks {marked} for testing; mark some of them, or leave is_test out: test examples are then "
             "drawn at random (test: 0 for none)"
         )
-    order, examples = torch.from_numpy(np.argsort(marks.astype(bool), kind="stable")), pool.examples
-    examples = replace(examples, inputs=examples.inputs[order], labels=examples.labels[order])
-    names = ("owner", "clusters") if isinstance(pool, _ClusteredPool) else ("owner",)
-    others: dict[str, Any] = {name: values[order] for name in names if (values := getattr(pool, name)) is not None}
-    return replace(pool, examples=examples, num_train=int((marks == 0).sum()), **others)
-
-
-@dataclass(frozen=True, eq=False)
-class _ClusteredPool(Pool):
-    """A pool that also has the true cluster of each example, int64 `[N]`, and the clusters' names, if known."""
-
-    clusters: Tensor | None = None
-    cluster_names: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class _WithGivenClusters(Partition):
-    """Partition by the chosen rule, else by `Natural` or `IID`, with the user's true clusters if given."""
-
-    chosen: Partition | None
-    test: float | None
-    kind: str
-
-    def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
-        if not self.chosen and pool.owner is None:
-            warnings.warn(
-                "client is not given: the examples are divided evenly among ten clients; give client, or a partition",
-                Notice,
-                stacklevel=2,
-            )
-        if self.chosen and self.test is not None:
-            warnings.warn(
-                f"test is {self.test}, but with a partition the test data are those of partition.test; set it there, "
-                f"as in --data.partition.test {self.test}",
-                Notice,
-                stacklevel=2,
-            )
-        if pool.has_test:
-            self._require_marks_alone(pool)
-        division = (self.chosen or self._usual(pool)).divide(pool, rng)
-        division = replace(division, skew=skew_name(division.skew, self.kind))
-        if not isinstance(pool, _ClusteredPool) or pool.clusters is None:
-            return division
-        # true clusters are computed from the examples, since a partition may leave out or renumber clients
-        train = division.train
-        words = pool.cluster_names
-        clusters = cluster_per_client(pool.clusters[train.entries], train.owners, range(len(train)), words)
-        return replace(division, true_clusters=clusters, cluster_names=words)
-
-    def _usual(self, pool: Pool) -> Partition:
-        """Returns the partition that is used if none is chosen."""
-        if pool.has_test:
-            return Natural(test="own")
-        share = 0.2 if self.test is None else self.test
-        return IID(10, share) if pool.owner is None else Natural(test=share)
-
-    def _require_marks_alone(self, pool: Pool) -> None:
-        """Raises InputError if a share is given, too, or if there are neither clients nor a partition."""
-        for option, test in {"test": self.test, "partition.test": getattr(self.chosen, "test", None)}.items():
-            if isinstance(test, float | int):
-                raise InputError(
-                    f"{option} is {test}, but is_test says which examples are for testing; leave one of them out"
-                )
-        if pool.owner is None and not self.chosen:
-            raise InputError("is_test is given without client; give client, too, or a partition")
+    return marks
 
 
 def examples_of(
@@ -304,8 +267,6 @@ def _labels(y: Any, count: int, num_labels: int | None) -> tuple[Tensor, int, tu
             raise InputError(
                 f"y has dtype {numbers.dtype} and num_labels is {num_labels}; give classes as y.astype(int)"
             )
-        if not (good := numbers.isfinite()).all():
-            raise InputError(f"y holds NaN or infinity in row {int(good.int().argmin())} (from 0); drop such rows")
         return numbers.float() if numbers.dtype == torch.float16 else numbers, 0, ()
     labels, names = labels_of(column, "y")
     most = np.iinfo(np.int64).max if num_labels is None else num_labels
@@ -413,21 +374,20 @@ def _column(name: str, values: Any, *lengths: int) -> np.ndarray:
 
 
 def read_source(source: Path, columns: Mapping[str, str | None]) -> Mapping[str, np.ndarray]:
-    """Reads arrays from a `.csv` table, an `.npz` file, or a folder with one `.npz` file per client.
+    """Reads arrays from a table, an `.npz` file, or a folder with one `.npz` file per client.
 
     Nothing is unpickled. For `columns` see `ArrayData`.
     """
-    if _is_csv(source):
-        if "*" in source.name:
-            _refuse_folder_of_tables(source.parent)
+    if _is_table(source):
         return read_table(source, columns)
     if not source.is_dir():
-        _require_arrays_file(source)
         return _read(source)
     files = sorted(source.glob("*.npz"))
     if not files:
-        _refuse_folder_of_tables(source)
-        raise InputError(f"{source} holds no .npz file; give one for each client, with x, and y if you have it")
+        raise InputError(
+            f"{source} holds no .npz file; give one for each client, with x, and y if you have it; or make one table "
+            "of all clients, with a column of their names"
+        )
     parts = [_read(file) for file in files]
     for file, part in zip(files, parts, strict=True):
         _require_one_client(file, part, parts[0])
@@ -440,34 +400,8 @@ def read_source(source: Path, columns: Mapping[str, str | None]) -> Mapping[str,
     return joined
 
 
-def _refuse_folder_of_tables(folder: Path) -> None:
-    """Refuses a folder of .csv tables, and names the pandas call that makes one table of them. Raises InputError."""
-    if folder.is_dir() and any(folder.glob("*.csv")):
-        raise InputError(
-            f"{folder} is a folder of .csv tables; make one table of them, with a column that names the client: "
-            "import pandas as pd; from pathlib import Path; "
-            f"files = sorted(Path({str(folder)!r}).glob('*.csv')); "
-            "pd.concat([pd.read_csv(file).assign(client=file.stem) for file in files])"
-            f".to_csv({folder.name + '.csv'!r}, index=False); then source: {folder.name}.csv"
-        )
-
-
-def _is_csv(source: Path) -> bool:
-    return source.suffix.lower() == ".csv"
-
-
-def _require_arrays_file(source: Path) -> None:
-    """Raises InputError if the ending of a file is that of another kind of table; the message converts it.
-
-    Files that do not exist are reported where they are read.
-    """
-    read = _READERS.get(source.suffix.lower())
-    if read is not None and source.is_file():
-        name = source.with_suffix("").with_suffix(".csv").name if ".csv" in source.suffixes else f"{source.stem}.csv"
-        raise InputError(
-            f"{source} is not a .csv table; save it as one, for example by "
-            f"pandas.{read.format(repr(source.name))}.to_csv({name!r}, index=False)"
-        )
+def _is_table(source: Path) -> bool:
+    return source.suffix.lower() in ENDINGS
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
@@ -475,44 +409,36 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         return read_npz(path, KEYS, required=("x",), no_others=True)
     except FileNotFoundError as error:
         raise InputError(
-            f"{describe_missing(path, 'file or folder')}; give a .csv, a .npz, or a folder of .npz"
+            f"{describe_missing(path, 'file or folder')}; give {_TABLE}, a .npz, or a folder of .npz"
         ) from error
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
     except InputError as error:
-        raise InputError(f"{error}; save it with np.savez") from error
+        raise InputError(f"{error}; save it with np.savez, or give {_TABLE}") from error
 
 
 def _require_one_client(file: Path, part: Mapping[str, np.ndarray], first: Mapping[str, np.ndarray]) -> None:
+    """Raises InputError if a client's file has other arrays than the first file of its folder."""
     if "client" in part:
         raise InputError(
             f"{file} holds an array client, but in a folder each file is a client; give the file itself as source"
         )
-    if ("cluster" in part) != ("cluster" in first) or ("cluster" in part and part["cluster"].size != 1):
-        raise InputError(
-            f"{file}: some files of the folder have no array cluster, or more than one value in it; give one cluster "
-            "in each file, or in none"
-        )
-    for name in ("y", "is_test"):
+    for name in KEYS:
         if (name in part) != (name in first):
             raise InputError(
-                f"{file}: some files of the folder have {name} and others do not; give {name} in each file, or in none"
+                f"{file}: some files of the folder have {name} and others do not; give it in each, or in none"
             )
-    if "y" in part:
-        mine, others = part["y"].dtype, first["y"].dtype
-        # concatenation would turn numbers into words
-        if mine.kind != others.kind and {mine.kind, others.kind} & set("fUS"):
-            raise InputError(
-                f"{file} holds y of {mine}, but the first file of the folder holds y of {others}; make them equal"
-            )
-    for name in ("x", "y") if "y" in part else ("x",):
-        if part[name].shape[1:] != first[name].shape[1:] or (name == "x" and part[name].dtype != first[name].dtype):
-            shapes = [f"{array[name].dtype} {array[name].shape[1:]}" for array in (part, first)]
-            raise InputError(
-                f"{file} holds {name} of {shapes[0]}, but the first file of the folder holds {shapes[1]}; make them "
-                "equal"
-            )
+    if "cluster" in part and part["cluster"].size != 1:
+        raise InputError(f"{file} holds {part['cluster'].size} values of cluster; a file is one client, so give one")
     x, y = part["x"], part.get("y")
     if not x.ndim or not x.size or (y is not None and y.shape[:1] != x.shape[:1]):
         labels = "" if y is None else f" and y of shape {y.shape}"
         raise InputError(f"{file} has x of shape {x.shape}{labels}; give x [n, ...] and y [n]")
+    for name, array in part.items():
+        # arrays of different kinds would be converted: numbers to words, bytes to floats
+        kinds = [one.dtype if name == "x" else one.dtype.kind.translate(_WHOLE) for one in (array, first[name])]
+        if kinds[0] != kinds[1] or array.shape[1:] != first[name].shape[1:]:
+            mine, others = (f"{one.dtype} {one.shape[1:] or ''}".strip() for one in (array, first[name]))
+            raise InputError(
+                f"{file} holds {name} of {mine}, but the first file of the folder holds {others}; make them equal"
+            )

@@ -1,4 +1,7 @@
-"""Converts columns of a table to arrays: labels, clients, numbers."""
+"""Converts columns to arrays: labels, clients, true clusters, numbers.
+
+Names stay as they are written: `1e3`, `1000` and ` 1000` are three clients. Numbers of a column of numbers are values.
+"""
 
 import warnings
 from collections.abc import Sequence
@@ -7,15 +10,16 @@ from typing import Any
 from unicodedata import normalize
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from lit_cfl.errors import InputError, Notice, join_ids
 
-EXACT = 2**53  # smallest whole number that a float cannot tell from the next
+_EXACT = 2**53  # smallest whole number that a float cannot tell from the next
 
 
 def labels_of(values: Any, what: str, remedy: str = "number them") -> tuple[np.ndarray, tuple[str, ...]]:
-    """Converts a column to labels, int64 `[N]`: integers stay unchanged, words are numbered in ascending order.
+    """Converts a column to labels, int64 `[N]`: whole numbers stay unchanged, words are numbered in ascending order.
 
     Args:
         values: Column, as for `scalars`.
@@ -30,16 +34,39 @@ def labels_of(values: Any, what: str, remedy: str = "number them") -> tuple[np.n
     """
     array = scalars(values, what)
     if array.dtype.kind == "U":
-        names, labels = number_values(array, what)
-        warn_of_similar_names(names.tolist(), what)
+        labels, names = number_clients(array, what)
         return labels, tuple(names.tolist())
     if array.dtype.kind == "M":
         raise InputError(f"{what} holds {array[0]} in row 0; give a column of integers or strings")
-    if array.dtype.kind == "f":
-        broken = np.flatnonzero(array != np.floor(array))
-        if len(broken):
-            raise InputError(f"{what} holds {array[broken[0]]} in row {broken[0]}, not a whole number; {remedy}")
+    if array.dtype.kind == "f" and len(broken := np.flatnonzero((array != np.floor(array)) | (abs(array) >= _EXACT))):
+        raise InputError(f"{what} holds {array[broken[0]]} in row {broken[0]}, not a whole number; {remedy}")
     return array.astype(np.int64), ()
+
+
+def read_text(words: np.ndarray) -> np.ndarray:
+    """Reads a column of labels or true clusters from a text file: as numbers, unless that would merge two spellings.
+
+    Args:
+        words: Cells as they are written `[N]`.
+
+    Returns:
+        integers, bools or floats `[N]` if all cells are written so, without leading zeros, and each value in one way
+        (not `1e3` and `1000`); otherwise the words, str `[N]`.
+    """
+    spelled, index = np.unique(words.astype(np.str_), return_inverse=True)
+    plain = [word.strip() for word in spelled.tolist()]
+    values: np.ndarray = np.array([word.lower() == "true" for word in plain])
+    if not {word.lower() for word in plain} <= {"true", "false"}:
+        try:
+            values = np.array([float(word.replace("_", "?")) for word in plain])  # float would read 1_0 as 10
+        except ValueError:
+            return spelled[index]
+        digits = [word.lstrip("+-") for word in plain]
+        if any(len(word) > 1 and word[0] == "0" and word[1].isdigit() for word in digits):
+            return spelled[index]
+        if all(word.isdecimal() for word in digits) and abs(values).max() < _EXACT:
+            values = values.astype(np.int64)
+    return values[index] if len(np.unique(values)) == len(spelled) else spelled[index]
 
 
 def several_labels(
@@ -125,26 +152,46 @@ def require_in_range(labels: np.ndarray, num_labels: int, column: str) -> np.nda
     """Returns labels int64 `[N]` unchanged. Raises InputError if a label is not in 0 to `num_labels - 1`."""
     wrong = np.flatnonzero((labels < 0) | (labels >= num_labels))
     if len(wrong):
-        most = int(labels.max())
-        wider = f", or read them by HFDataset with num_labels: {most + 1}" if most >= num_labels else ""
-        if labels[wrong[0]] < 0:
-            wider = ", or leave out a test part without labels, by HFDataset with splits: [train, validation]"
+        remedy = f"num_labels: {labels.max() + 1}"
+        if labels[wrong[0]] < 0:  # as in the test part of a competition
+            remedy = "splits: [train, validation], without the part that lacks labels"
         raise InputError(
             f"label column {column!r} holds {labels[wrong[0]]} in row {wrong[0]} (from 0, test rows after the training "
-            f"rows), but labels are 0 to {num_labels - 1}; fix the data{wider}"
+            f"rows), but labels are 0 to {num_labels - 1}; fix the data, or read them by HFDataset with {remedy}"
         )
     return labels
 
 
 def number_clients(values: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers clients by their ids, which are numbers, words or dates.
+    """Numbers clients by their names, which are numbers, words or dates.
+
+    Words that are all numbers have the order of their values. Warns of names that look alike.
 
     Returns:
-        the client of each row, int64 `[N]`, 0 to n - 1 in ascending order of the ids; and their names, str `[n]`.
+        the client of each row, int64 `[N]`, 0 to n - 1 in ascending order of the names; and the names, str `[n]`.
     """
-    names, owner = number_values(scalars(values, what), what)
+    array = scalars(values, what)
+    if array.dtype.kind == "f":
+        largest, exact = array[abs(array).argmax()], 2 ** (np.finfo(array.dtype).nmant + 1)
+        if abs(largest) >= exact:
+            raise InputError(
+                f"{what} holds {float(largest)}, but {array.dtype} cannot represent all whole numbers from {exact} "
+                "on; give integers or strings"
+            )
+        whole = bool(
+            (array == np.floor(array)).all()
+        )  # pandas stores integers of a column with former blanks as floats
+        array = array.astype(np.int64) if whole else array
+    found, index = np.unique(array, return_inverse=True)
+    if found.dtype.kind == "U":
+        try:
+            order = np.lexsort((found, found.astype(np.float64)))
+        except ValueError:  # the values are words
+            order = np.arange(len(found))
+        found, index = found[order], order.argsort()[index]
+    names = found.astype(np.str_)
     warn_of_similar_names(names.tolist(), what)
-    return owner, names
+    return index.astype(np.int64), names
 
 
 def warn_of_similar_names(names: Sequence[str], what: str) -> None:
@@ -159,7 +206,7 @@ def warn_of_similar_names(names: Sequence[str], what: str) -> None:
         seen = " ".join(normalize("NFKC", name).split())
         seen = seen.casefold() if len(seen) > 1 else seen  # single letters keep their case: A and a may be two classes
         if not seen:
-            _note(
+            text = (
                 f"{what} holds the name {name!r}, which is treated like any other name; drop such rows if it means "
                 "that the name is missing"
             )
@@ -168,49 +215,22 @@ def warn_of_similar_names(names: Sequence[str], what: str) -> None:
             # if the names look the same, only escapes show the difference
             looks = len({normalize("NFC", one) for one in both}) == 2
             one, other = map(repr if looks else ascii, both)
-            _note(
+            text = (
                 f"{what} holds {one} and {other}, which are treated as different names; make them equal if they mean "
                 "the same (str.strip, str.lower, unicodedata.normalize)"
             )
-            return
-        plain[seen] = name
-
-
-def _note(text: str) -> None:
-    warnings.warn(text, Notice, stacklevel=4)
-
-
-def number_values(values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers the distinct values of a column `[N]` from 0 in ascending order.
-
-    If all words of a column are numbers, they are sorted by value.
-
-    Returns:
-        the values by number, str `[n]`, and the number of each, int64 `[N]`.
-    """
-    if values.dtype.kind == "f" and (values == np.floor(values)).all():
-        if values.size and abs(values).max() >= EXACT:
-            largest = float(values[abs(values).argmax()])
-            raise InputError(
-                f"{what} holds {largest}, but floats cannot represent all whole numbers from {EXACT} on; give integers "
-                "or strings"
-            )
-        values = values.astype(np.int64)  # pandas stores integers of a column with former blanks as floats
-    found, index = np.unique(values, return_inverse=True)
-    if found.dtype.kind == "U":
-        try:
-            order = np.lexsort((found, found.astype(np.float64)))
-        except ValueError:  # the values are words
-            order = np.arange(len(found))
-        found, index = found[order], order.argsort()[index]
-    return found.astype(np.str_), index.astype(np.int64)
+        else:
+            plain[seen] = name
+            continue
+        warnings.warn(text, Notice, stacklevel=4)
+        return
 
 
 def scalars(values: Any, what: str) -> np.ndarray:
     """Converts a column with one value per row to an array `[N]` of integers, floats, bools, words or dates.
 
     Args:
-        values: Array, tensor, pandas column, or list; bytes are words in UTF-8.
+        values: Array, tensor, pandas column, or list; bytes are words in UTF-8, or else in Latin-1.
         what: Name of the column, for errors.
 
     Raises:
@@ -235,10 +255,12 @@ def as_array(values: Any, what: str) -> np.ndarray:
         row = int(np.argwhere(np.ma.getmaskarray(values))[0][0])
         raise InputError(f"{what} is masked in row {row}, and masks are not read; fill in the value, or drop such rows")
     try:
+        if isinstance(values, list | tuple) and values and all(isinstance(value, Tensor) for value in values):
+            values = torch.stack(list(values))
         if isinstance(values, Tensor):
             return values.detach().cpu().numpy()
         return np.asarray(values)
-    except (TypeError, ValueError) as error:  # the list is ragged, or NumPy does not have the dtype
+    except (TypeError, ValueError, RuntimeError) as error:  # the list is ragged, or NumPy does not have the dtype
         raise InputError(
             f"{what} is not an array ({error}); give a NumPy array, a tensor, or a list with rows of equal length"
         ) from error
@@ -246,34 +268,34 @@ def as_array(values: Any, what: str) -> np.ndarray:
 
 def _convert_objects(values: Sequence[Any], what: str) -> np.ndarray:
     """Converts Python objects of one kind to an array of words or numbers; dates become words."""
-    first: tuple[str, int] | None = None
-    for row, value in enumerate(values):
-        kind = _kind(value)
+    kinds = [_kind(value) for value in values]
+    for row, (value, kind) in enumerate(zip(values, kinds, strict=True)):
         if kind == "nothing":
             raise _missing_value(what, value, row)
         if kind == "lists":
             raise InputError(f"{what} holds {value!r} in row {row}; give one number or word in each row")
-        first = first or (kind, row)
-        if kind != first[0]:
-            raise InputError(
-                f"{what} holds {first[0]} in row {first[1]} and {kind} in row {row}; give one kind in all rows"
-            )
-    kind = first[0] if first else "numbers"
-    if kind == "dates":
+        if kind != kinds[0]:
+            raise InputError(f"{what} holds {kinds[0]} in row 0 and {kind} in row {row}; give one kind in all rows")
+    if kinds[:1] == ["dates"]:
         return np.array([value.isoformat() for value in values])
-    if kind == "words":
-        return np.array(
-            [value.decode(errors="backslashreplace") if isinstance(value, bytes) else value for value in values]
-        )
+    if kinds[:1] == ["bytes"]:
+        try:
+            values = [value.decode() for value in values]
+        except UnicodeDecodeError:  # Latin-1 gives different bytes different texts
+            values = [value.decode("latin-1") for value in values]
+    if ended := [word for word in values if isinstance(word, str) and word.endswith("\0")]:
+        raise InputError(f"{what} holds {ended[0]!r}, and NumPy drops such an end; leave it out")
     return np.array(values)
 
 
 def _kind(value: Any) -> str:
-    """Names the kind of a Python object for messages: words, lists, nothing, ..."""
+    """Names the kind of a Python object for messages: words, bytes, bools, numbers, dates, lists, nothing."""
     if isinstance(value, str | bytes):
-        return "words"
+        return "words" if isinstance(value, str) else "bytes"
     if isinstance(value, list | tuple | dict | set | np.ndarray):
         return "lists"
+    if isinstance(value, bool | np.bool_):
+        return "bools"
     try:
         if value is None or bool(value != value):  # NaN, NaT
             return "nothing"

@@ -85,6 +85,7 @@ class FederatedDataModule(LightningDataModule, ABC):
         """The pool of examples, loaded once, including the views that shifts need."""
         examples = self.load()
         require_examples(examples, type(self).__name__)
+        examples = replace(examples, inputs=examples.inputs.detach(), labels=examples.labels.detach())
         examples = examples if self.augment is None else replace(examples, augment=self.augment)
         for shift in self.shift:
             examples = shift.widen(examples)
@@ -104,7 +105,8 @@ class FederatedDataModule(LightningDataModule, ABC):
         require_division(division, self.examples, type(self).__name__)
         train, validation = split_each(division.train, self.validation, _rng(seed, "validation"), "validation")
         data = FederatedData(self.examples, train, validation, division.test, division.true_clusters, division.skew)
-        data = replace(data, partition_seed=seed, names=division.names, cluster_names=division.cluster_names)
+        names, cluster_names = (tuple(map(str, one)) for one in (division.names, division.cluster_names))
+        data = replace(data, partition_seed=seed, names=names, cluster_names=cluster_names)
         data = replace(data, newcomers=self._draw_newcomers(data.num_clients, seed)) if self.newcomers else data
         if not self.allow_unseen_labels:
             _require_seen_labels(data)

@@ -17,11 +17,12 @@ from lit_cfl.datamodules.columns import (
     matrix,
     number_clients,
     pad_names,
+    read_text,
     require_in_range,
     several_labels,
 )
 from lit_cfl.datamodules.image_sets import image_pool, pool_of
-from lit_cfl.datamodules.images import Mode, Pixels, decode
+from lit_cfl.datamodules.images import Mode, Pixels, decode, pixels_in
 from lit_cfl.datamodules.partition import IID, Partition, Pool
 from lit_cfl.datamodules.partition.natural import Natural
 from lit_cfl.datamodules.pooled import PooledDataModule
@@ -82,7 +83,8 @@ class TextOptions:
 class HFDataset(PooledDataModule):
     """Any data set of the Hub, or of a local folder in the same format, with columns of images, text or numbers.
 
-    Images become uint8, texts token ids, numbers float32, or int32 if all are integers. Not tried on the live Hub.
+    Images become uint8, texts token ids, numbers float32, or int32 if all are integers. Lists of pixels from 0 to 255
+    are images, unless `kind` is numbers. Not tried on the live Hub.
 
     Args:
         source: Hub id, or a local folder in the same format; LITCFL_DATA=DIR maps every id to DIR/<name>.
@@ -153,12 +155,13 @@ class HFDataset(PooledDataModule):
             )
 
     def pool(self) -> Pool:
-        source = find(self.source, self.revision, subset=self.subset)
+        named = [column for column in (self.label_column, self.client_column) if column is not None]
+        source = find(self.source, self.revision, subset=self.subset, names=named)
         self.commit = source.commit
         columns = (self.inputs, self.label_column, self.client_column, self.kind, self.num_labels)
         images = self.images
         read = (images.mode, images.size, images.pad, images.background, self.text)
-        key = ["hf 4", source.fingerprint, repr((columns, self.subset, self.splits, read))]
+        key = ["hf 5", source.fingerprint, repr((columns, self.subset, self.splits, read))]
         arrays = read_or_make(key, lambda: self._read(source))
         num_labels = int(arrays["num_labels"])
         if "images" in arrays:
@@ -192,7 +195,9 @@ class HFDataset(PooledDataModule):
         arrays = self._labels(source, splits) | no_text | {"num_train": np.array(num_train)}
         if kind == "numbers":
             parts = [[source.array(split, column) for split in splits] for column in self.inputs]
-            return arrays | {"inputs": matrix(parts, f"column {', '.join(self.inputs)}")}
+            numbers = matrix(parts, f"column {', '.join(self.inputs)}")
+            images = pixels_in(numbers) if self.kind is None else None
+            return arrays | ({"inputs": numbers} if images is None else {"images": images})
         if kind == "image":
             encoded, count, options = source.images(self.inputs[0], splits), len(arrays["labels"]), self.images
             decoded = decode(encoded, count, options.mode, options.size, options.pad, options.background)
@@ -231,7 +236,10 @@ class HFDataset(PooledDataModule):
             no_names = np.array([], np.str_)
             arrays = {"labels": np.zeros(count, np.int64), "num_labels": np.array(0), "label_names": no_names}
         else:
-            arrays = self._classes_or_numbers(table[self.label_column], source.label_names(self.label_column))
+            values, names = table[self.label_column], source.label_names(self.label_column)
+            if source.is_text and names is None and all(isinstance(value, str) for value in values):
+                values = read_text(np.array(values)).tolist()
+            arrays = self._classes_or_numbers(values, names)
         if self.client_column is not None:
             what = f"client column {self.client_column!r}"
             arrays["owner"], arrays["names"] = number_clients(table[self.client_column], what)

@@ -15,8 +15,6 @@ from lit_cfl.datamodules.pooled import join_divisions
 from lit_cfl.datamodules.skew import skew_name
 from lit_cfl.errors import InputError
 
-_ALIKE = ("num_labels", "scale", "offset", "vocabulary", "embeddings")
-
 
 class Hybrid(FederatedDataModule):
     """Several data modules in one: the clients of the first, then those of the second, and so on.
@@ -108,33 +106,27 @@ def _require_no_options(part: FederatedDataModule, where: str) -> None:
 
 
 def _require_alike(first: Examples, other: Examples, where: str) -> None:
-    shapes = [f"{pool.inputs.dtype} of shape {tuple(pool.inputs.shape[1:])}" for pool in (first, other)]
-    if shapes[0] != shapes[1]:
-        raise InputError(
-            f"inputs are {shapes[0]} in parts[0] and {shapes[1]} in {where}; all parts of a Hybrid need the same "
-            "dtype and shape"
-        )
-    if first.words != other.words:
-        raise InputError(
-            f"token ids of {where} stand for other words than those of parts[0]; read the texts as one source"
-        )
-    if first.label_kind != other.label_kind or first.labels.shape[1:] != other.labels.shape[1:]:
-        raise InputError(
-            f"there are {first.labels_in_words} in parts[0] and {other.labels_in_words} in {where}; make them equal"
-        )
-    first.require_same_labels(other, where)
-    if first.input_names and other.input_names and first.input_names != other.input_names:
-        number = next(k for k, name in enumerate(first.input_names) if name != other.input_names[k])
-        raise InputError(
-            f"input column {number} is {first.input_names[number]!r} in parts[0] and {other.input_names[number]!r} in "
-            f"{where}; give all parts the same columns in the same order"
-        )
-    for name in _ALIKE:
-        one, another = getattr(first, name), getattr(other, name)
-        if not _equal(one, another):
+    """Raises InputError unless the examples of a part fit those of the first one."""
+    facts = _facts_of(first)
+    for name, value in _facts_of(other).items():
+        unnamed = name == "columns" and not (value and facts[name])
+        if not unnamed and not _equal(facts[name], value):
             raise InputError(
-                f"{name} is {_describe(one)} in parts[0] and {_describe(another)} in {where}; make them equal"
+                f"{name} of parts[0]: {_describe(facts[name])}; of {where}: {_describe(value)}; make them equal"
             )
+    first.require_same_labels(other, where)
+
+
+def _facts_of(examples: Examples) -> dict[str, Any]:
+    """Returns what must be equal in all parts."""
+    return {
+        **{name: getattr(examples, name) for name in ("scale", "offset", "vocabulary", "embeddings")},
+        "dtype of inputs": examples.inputs.dtype,
+        "shape of inputs": examples.input_shape,
+        "columns": examples.input_names,
+        "labels": examples.labels_in_words,
+        "words of token ids": examples.words,
+    }
 
 
 def _equal(one: Any, other: Any) -> bool:

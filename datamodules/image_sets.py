@@ -68,11 +68,11 @@ class ImageSet(PooledDataModule, ABC):
         return require_in_range(labels, self.num_labels, self.label_column)
 
     def pool(self) -> Pool:
-        source = find(self.source, self.revision)
+        source = find(self.source, self.revision, names=[self.client_column] if self.client_column else [])
         self.commit = source.commit
         kind = type(self)
         columns = (self.image_column, self.label_column, self.client_column, self.num_labels, self.background)
-        key = ["images 3", source.fingerprint, kind.__module__, kind.__qualname__, str(self.pad), *map(str, columns)]
+        key = ["images 4", source.fingerprint, kind.__module__, kind.__qualname__, str(self.pad), *map(str, columns)]
         key += [*_own_source(kind), *self.variant]
         return image_pool(read_or_make(key, lambda: self._read(source)), self.num_labels, self.pixels)
 

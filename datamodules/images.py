@@ -43,8 +43,8 @@ def decode(
         background: Grey value of the padding, and behind transparent pixels, 0 to 255.
 
     Raises:
-        InputError: an image is missing, broken, or differs from the first in mode, depth or size; pixels are floats or
-            integers beyond 16 bits; or a transparent drawing does not show on the background.
+        InputError: an image is missing, broken, or differs from the first in mode, depth or size; or pixels are floats
+            or integers beyond 16 bits.
     """
     opened = (_decode_one(row, data, mode, size, background) for row, data in enumerate(encoded))
     first = next(opened, None)
@@ -86,6 +86,30 @@ def _scale_to_bytes(images: np.ndarray, into: np.ndarray) -> None:
         into[start : start + 1000] = np.rint(block * (255 / (2**bits - 1)))
     if bits > 8:
         warnings.warn(Notice(f"images of {bits} bits are scaled to 8: {2**bits - 1} becomes 255"), stacklevel=3)
+
+
+def pixels_in(numbers: np.ndarray) -> np.ndarray | None:
+    """Returns numbers `[N, height, width]` or `[N, channels, height, width]` as uint8 images with a channel axis.
+
+    None if these are no whole numbers of 0 to 255, or none is above 1. The channels of colour images may be last.
+
+    Raises:
+        InputError: either of two axes may hold the channels.
+    """
+    if numbers.ndim not in (3, 4) or not 1 < numbers.max() <= 255 or numbers.min() < 0:
+        return None
+    images = numbers.astype(np.uint8)
+    if (images != numbers).any():
+        return None
+    if images.ndim == 3:
+        return images[:, None]
+    first, last = images.shape[1] in (1, 3), images.shape[3] in (1, 3)
+    if first == last:
+        raise InputError(
+            f"lists of pixels have shape {images.shape[1:]}: which axis holds the channels? Save them as images by "
+            "dataset.cast_column(NAME, datasets.Image()), or set data.kind to numbers to leave them as they are"
+        )
+    return np.ascontiguousarray(images.transpose(0, 3, 1, 2)) if last else images
 
 
 def files_in(column: "pyarrow.ChunkedArray") -> list[bytes | None]:
@@ -143,17 +167,21 @@ def _decode_one(
     from PIL import Image
 
     image = _open(row, data)
-    if image.mode[0] in "IF":  # Image.convert would clip them at 255
-        return _grey_of_16_bits(row, image, size)
-    if mode is None and image.mode not in ("L", "RGB"):
+    is_deep = image.mode[0] in "IF"
+    if is_deep:  # Image.convert would clip them at 255
+        image = _grey_of_16_bits(row, image)
+    elif mode is None and image.mode not in ("L", "RGB"):
         raise InputError(
             f"image {row} has the mode {image.mode}; convert it in the source, or read it by HFDataset with "
             "images.mode: L (grey) or RGB (colour)"
         )
-    image = _composite(row, image, background) if image.has_transparency_data else image
-    image = image if mode is None else image.convert(mode)
+    if image.has_transparency_data:
+        kind = "L" if image.mode in ("L", "LA", "La") else "RGB"
+        ground = Image.new("RGBA", image.size, (background, background, background, 255))
+        image = Image.alpha_composite(ground, image.convert("RGBA")).convert(kind)
+    image = image if mode is None or is_deep else image.convert(mode)
     image = image if size is None else image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
-    return np.asarray(image)
+    return np.rint(np.asarray(image)).astype(np.uint16) if is_deep else np.asarray(image)
 
 
 def _open(row: int, data: bytes | None) -> "Image":
@@ -171,36 +199,14 @@ def _open(row: int, data: bytes | None) -> "Image":
     return image
 
 
-def _grey_of_16_bits(row: int, image: "Image", size: Sequence[int] | None) -> np.ndarray:
-    """Converts a grey image to uint16 `[height, width]`. Raises InputError for floats and larger integers."""
+def _grey_of_16_bits(row: int, image: "Image") -> "Image":
+    """Returns a grey image as one of floats from 0 to 65535. Raises InputError for pixels that bytes cannot hold."""
     from PIL import Image
 
     pixels = np.asarray(image)
-    low, high = pixels.min(), pixels.max()
-    if image.mode == "F" or low < 0 or high > 0xFFFF:
-        kind = "floats" if image.mode == "F" else "32-bit integers"
+    if image.mode == "F" or pixels.min() < 0 or pixels.max() > 0xFFFF:
         raise InputError(
-            f"image {row} holds {kind} ({low:.6g} to {high:.6g}), which bytes cannot hold; scale it to 8 or 16 bits in "
-            "the source, or give the pixels as floats to ArrayData"
+            f"image {row} holds {pixels.dtype} ({pixels.min():.6g} to {pixels.max():.6g}), which bytes cannot hold; "
+            "scale it to 8 or 16 bits in the source, or give the pixels as floats to ArrayData"
         )
-    if size is not None:
-        resized = Image.fromarray(pixels.astype(np.float32)).resize((size[1], size[0]), Image.Resampling.BILINEAR)
-        pixels = np.rint(np.asarray(resized))
-    return pixels.astype(np.uint16)
-
-
-def _composite(row: int, image: "Image", background: int) -> "Image":
-    """Composites an image with transparency over the background; the mode is `L` for a grey image, else `RGB`."""
-    from PIL import Image
-
-    mode = "L" if image.mode in ("L", "LA", "La") else "RGB"
-    image = image.convert("RGBA")
-    ground = Image.new("RGBA", image.size, (background, background, background, 255))
-    shown = Image.alpha_composite(ground, image).convert(mode)
-    alpha = np.asarray(image)[..., 3]
-    if alpha.min() < alpha.max() and np.ptp(np.asarray(shown)) == 0:
-        raise InputError(
-            f"image {row} is drawn only by its transparency, so it is invisible on the background {background}; read "
-            f"it by HFDataset with images.background: {255 if background < 128 else 0}"
-        )
-    return shown
+    return Image.fromarray(pixels.astype(np.float32))

@@ -6,25 +6,14 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lit_cfl.errors import InputError
 
 if TYPE_CHECKING:
-    from datasets import DatasetDict
+    from datasets import DatasetDict, Features
 
-_NOT_WRITABLE = {
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
-    errno.ENOTDIR,
-    errno.EEXIST,
-}
-
-
+_NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
 _SUBSETS = re.compile(r"(?:Config name is missing|BuilderConfig .* not found).*?(\[.*?\])", re.DOTALL)
 
 
@@ -33,7 +22,12 @@ class ScriptError(Exception):
 
 
 def load(
-    place: Path | str, subset: str | None, revision: str | None, fetch: str, content: str | None = None
+    place: Path | str,
+    subset: str | None,
+    revision: str | None,
+    fetch: str,
+    content: str | None = None,
+    features: "Features | None" = None,
 ) -> "DatasetDict":
     """Loads all splits of a data set, memory-mapped from the cache of `datasets`.
 
@@ -44,6 +38,7 @@ def load(
         fetch: Advice for the error if the Hub cannot be reached.
         content: Hash of a local folder, which separates its rows in the cache: `datasets` itself identifies a folder
             with a README only by its name and file patterns.
+        features: Types of the columns; None = those that `datasets` finds.
 
     Raises:
         ScriptError: the data set is a script.
@@ -54,8 +49,10 @@ def load(
 
     with quiet():
         try:
-            apart = {} if content is None else {"cache_dir": f"{datasets.config.HF_DATASETS_CACHE}/lit-cfl-{content}"}
-            return datasets.load_dataset(str(place), subset, revision=revision, **apart)
+            options: dict[str, Any] = {} if features is None else {"features": features}
+            if content is not None:
+                options["cache_dir"] = f"{datasets.config.HF_DATASETS_CACHE}/lit-cfl-{content}"
+            return datasets.load_dataset(str(place), subset, revision=revision, **options)
         except Exception as error:  # `datasets` raises nearly anything, some of it from pyarrow and the network
             if "scripts are no longer supported" in str(error):
                 raise ScriptError(str(error)) from error
@@ -97,53 +94,31 @@ def how_to_fetch(source: str, revision: str | None) -> str:
 
 
 def _explain(error: BaseException, place: Path | str, fetch: str) -> str:
+    """Returns a message for three causes: no subset is chosen, the cache cannot be written, and all others."""
+    import datasets
+
     causes = list(_causes(error))
     for cause in causes:
         if subsets := _SUBSETS.search(str(cause)):
             return f"{place} has several subsets: set data.subset to one of {subsets[1]}"
-    for cause in causes:
         of_source = isinstance(place, Path) and str(getattr(cause, "filename", "")).startswith(str(place))
         if isinstance(cause, OSError) and cause.errno in _NOT_WRITABLE and not of_source:
-            return _explain_cache(cause)
+            return (
+                f"the cache of Hugging Face data sets, {datasets.config.HF_DATASETS_CACHE}, cannot be written "
+                f"({cause.strerror}); free some disk space there, or set HF_HOME to another folder"
+            )
+    first, last = (_first_line(one) for one in (error, causes[-1]))
     if isinstance(place, str):
-        what = f"{place} is not a folder here, and cannot be loaded from the Hugging Face Hub"
-        return f"{what} ({_first_line(error)}); {fetch}"
-    damaged = _first_damaged(place)
-    if damaged is not None:
-        return f"{damaged[0]} is damaged or not a Parquet file ({_first_line(damaged[1])}); fetch it again"
+        return f"{place} is not a folder here, and cannot be loaded from the Hugging Face Hub ({first}); {fetch}"
     if isinstance(error, FileNotFoundError):
         return f"the folder {place} holds no data files; put the Parquet files there, such as train-*.parquet"
-    why = _first_line(causes[-1])
-    if re.search("utf-?8", why, re.IGNORECASE):
-        return f"{place} is not UTF-8 text ({why}); save it as UTF-8"
-    return f"{place} cannot be loaded ({why}); is the copy complete? Add what is missing, or fetch it again"
+    return f"{place} cannot be loaded ({last}); is the copy complete, and text in UTF-8? Fix it, or fetch it again"
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
-
-
-def _explain_cache(error: OSError) -> str:
-    import datasets
-
-    return (
-        f"the cache of Hugging Face data sets, {datasets.config.HF_DATASETS_CACHE}, cannot be written "
-        f"({error.strerror}); free some disk space there, or set HF_HOME to another folder"
-    )
-
-
-def _first_damaged(folder: Path) -> tuple[Path, Exception] | None:
-    from pyarrow import ArrowException, parquet
-
-    for path in sorted(folder.rglob("*.parquet")):
-        try:
-            for _ in parquet.ParquetFile(path).iter_batches():
-                pass
-        except (ArrowException, OSError) as error:
-            return path, error
-    return None
 
 
 def _first_line(error: BaseException) -> str:

@@ -62,11 +62,11 @@ class Sent140(PooledDataModule):
         self.embeddings, self.max_words = None if embeddings is None else expand_home(embeddings), max_words
 
     def pool(self) -> Pool:
-        source = find(self.source, self.revision, script_revision="refs/convert/parquet")
+        source = find(self.source, self.revision, script_revision="refs/convert/parquet", names=["user"])
         self.commit = source.commit
         embeddings = None if self.embeddings is None else glove.locate(self.embeddings)
         known = str(self.max_words) if embeddings is None else glove.fingerprint(embeddings)
-        key = ["sent140 3", source.fingerprint, str(self.length), self.padding, known]
+        key = ["sent140 4", source.fingerprint, str(self.length), self.padding, known]
         arrays = read_or_make(key, lambda: self._read(source, embeddings))
         tokens, labels = torch.from_numpy(arrays["tokens"]), torch.from_numpy(arrays["labels"])
         vectors = torch.from_numpy(arrays["embeddings"]) if "embeddings" in arrays else None

@@ -30,7 +30,11 @@ _HUB_ID = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
 
 
 def find(
-    source: str | Path, revision: str | None = None, script_revision: str | None = None, subset: str | None = None
+    source: str | Path,
+    revision: str | None = None,
+    script_revision: str | None = None,
+    subset: str | None = None,
+    names: Sequence[str] = (),
 ) -> "Source":
     """Finds a data set by its Hub id or folder, without loading it.
 
@@ -40,13 +44,14 @@ def find(
         revision: Branch, tag or commit of the Hub copy; a local folder has none.
         script_revision: Revision to use instead of `revision` if the Hub copy is a script.
         subset: Name of the subset, if the data set has several.
+        names: Columns that hold names, which stay as they are written in a text file.
 
     Raises:
         InputError: there is no such folder, and the name is not an id.
     """
-    source = str(source)
+    source, options = str(source), (revision, script_revision, subset, tuple(names))
     if source and expand_home(source).is_dir():
-        return Source(source, expand_home(source), revision, script_revision, subset)
+        return Source(source, expand_home(source), *options)
     if Path(source).is_file() or Path(source).suffix in _TABLES:
         raise InputError(
             f"source {source!r} is a file; give a folder that holds only this file, named train{Path(source).suffix}"
@@ -55,12 +60,12 @@ def find(
         raise InputError(f"source {source!r} is neither a folder nor an id of the Hub, such as ylecun/mnist")
     local = os.environ.get("LITCFL_DATA")
     if not local:
-        return Source(source, None, revision, script_revision, subset)
+        return Source(source, None, *options)
     folder = expand_home(local) / source.rpartition("/")[2]
     if not folder.is_dir():
         fetch = how_to_fetch(source, revision or script_revision)
         raise InputError(f"LITCFL_DATA is {local}, but there is no folder {folder} for {source}; {fetch}")
-    return Source(source, folder, revision, script_revision, subset)
+    return Source(source, folder, *options)
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ class Source:
     Args:
         name: Name given by the user.
         folder: Local folder; None: on the Hub.
-        revision, script_revision, subset: See `find`.
+        revision, script_revision, subset, names: See `find`.
     """
 
     name: str
@@ -78,6 +83,7 @@ class Source:
     revision: str | None = None
     script_revision: str | None = None
     subset: str | None = None
+    names: tuple[str, ...] = ()
 
     @cached_property
     def fingerprint(self) -> str:
@@ -154,6 +160,11 @@ class Source:
                 "dataset.cast_column(NAME, datasets.Image()), or set data.kind to text if these are texts"
             )
 
+    @property
+    def is_text(self) -> bool:
+        """True if columns were read from text: those of `names` are then as they are written."""
+        return _is_text(self._splits)
+
     def table(self, split: str, columns: Sequence[str]) -> dict[str, list[Any]]:
         """Reads columns of a split as Python values, class labels as numbers.
 
@@ -216,9 +227,18 @@ class Source:
             ) from error
 
     def _load(self, revision: str | None) -> "DatasetDict":
+        import datasets
+
         fetch = how_to_fetch(self.name, revision or self.script_revision)
         content = None if self.folder is None else self.fingerprint
-        return load(self.folder or self.name, self.subset, revision, fetch, content)
+        options = self.folder or self.name, self.subset, revision, fetch, content
+        splits = load(*options)
+        features = next(iter(splits.values())).features
+        read = {name: features[name] for name in self.names if isinstance(features.get(name), datasets.Value)}
+        if _is_text(splits) and any(feature.dtype != "string" for feature in read.values()):
+            text = {name: datasets.Value("string") for name in read}
+            return load(*options, datasets.Features({**features, **text}))
+        return splits
 
     def _split(self, split: str) -> "Dataset":
         if not self.has(split):
@@ -236,6 +256,11 @@ class Source:
                     hint = f", since its columns are separated by {other!r}: save it with commas"
                 raise InputError(f"{self.name} has no column {column!r}{hint}; it has {', '.join(features)}")
         return features
+
+
+def _is_text(splits: "DatasetDict") -> bool:
+    """Returns whether the columns were read from text, in which a number can be written in several ways."""
+    return next(iter(splits.values())).info.builder_name in ("csv", "imagefolder")
 
 
 def _names_of(feature: Any) -> list[str] | None:

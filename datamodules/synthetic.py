@@ -9,8 +9,6 @@ Where this differs from the papers:
 * clients may share models (`num_clusters`), so that there are true clusters to find.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,62 +21,7 @@ from lit_cfl.datamodules.partition.checks import require_share
 from lit_cfl.errors import InputError
 from lit_cfl.seeds import derive
 
-_BLOCK = 2**16  # examples drawn at a time, so that temporary arrays stay small for any number of clients
 _MOST = 10**9  # maximum number of examples; more would be a mistake in the size options
-
-
-@dataclass(frozen=True, eq=False)
-class Population:
-    """Clients drawn from one distribution over clients; see `Synthetic`.
-
-    Args:
-        sizes: Examples of each client, int64 `[clients]`, 1 or more.
-        num_clusters: Number of shared models; client i has the model i mod num_clusters. None = each client has a
-            separate model.
-        seed: Seed of models and examples.
-    """
-
-    sizes: np.ndarray
-    alpha: float
-    beta: float
-    dimensions: int
-    num_labels: int
-    num_clusters: int | None = None
-    seed: int = 0
-
-    def models(self) -> np.ndarray:
-        """Draws linear models: W with b in the last column, float32 `[clients or clusters, labels, dimensions + 1]`."""
-        return self._models(self.num_clusters or len(self.sizes), self._streams()[0])
-
-    def examples(self, block: int = _BLOCK) -> tuple[np.ndarray, np.ndarray]:
-        """Draws x float32 `[N, dimensions]` and y int64 `[N]`, client by client.
-
-        Args:
-            block: Approximate number of examples drawn at a time, 1 or more; the examples do not depend on it.
-        """
-        ends = self.sizes.cumsum()
-        x, y = np.empty((ends[-1], self.dimensions), np.float32), np.empty(ends[-1], np.int64)
-        of_models, of_centres, of_inputs = self._streams()
-        shared = None if self.num_clusters is None else self.models()
-        for clients in _blocks(ends, block):
-            sizes = self.sizes[clients.start : clients.stop]
-            owners = np.repeat(np.arange(len(clients)), sizes)
-            rows = slice(ends[clients.stop - 1] - len(owners), ends[clients.stop - 1])
-            centres = draw_around_means(len(clients), self.dimensions, self.beta, of_centres)
-            x[rows] = draw_inputs(centres[owners], of_inputs)
-            if shared is None:
-                y[rows] = label_inputs(self._models(len(clients), of_models), owners, x[rows])
-            else:
-                y[rows] = label_inputs(shared, (owners + clients.start) % len(shared), x[rows])
-        return x, y
-
-    def _models(self, number: int, rng: np.random.Generator) -> np.ndarray:
-        flat = draw_around_means(number, self.num_labels * (self.dimensions + 1), self.alpha, rng)
-        return flat.reshape(number, self.num_labels, self.dimensions + 1)
-
-    def _streams(self) -> list[np.random.Generator]:
-        """Makes separate generators for models, centres and inputs, so that block sizes do not change the examples."""
-        return np.random.default_rng(derive(self.seed, "synthetic population")).spawn(3)
 
 
 def draw_around_means(rows: int, size: int, deviation: float, rng: np.random.Generator) -> np.ndarray:
@@ -125,17 +68,6 @@ def log_normal_sizes(clients: int, mean: float, deviation: float, least: int, rn
         )
     sizes: np.ndarray = drawn.astype(np.int64) + least
     return sizes
-
-
-def _blocks(ends: np.ndarray, block: int) -> Iterator[range]:
-    """Yields ranges of clients with about `block` examples each.
-
-    Args:
-        ends: Cumulative sizes of the clients, int64 `[clients]`.
-        block: Approximate number of examples per range.
-    """
-    first = np.flatnonzero(np.diff(ends // block, prepend=-1))
-    return map(range, first, [*first[1:], len(ends)])
 
 
 class Synthetic(FederatedDataModule):
@@ -193,21 +125,33 @@ class Synthetic(FederatedDataModule):
             raise InputError(f"num_clusters is {num_clusters}; give 1 to {num_clients}, the number of clients, or null")
         require_share("test", test)
         rng = np.random.default_rng(derive(population_seed, "synthetic sizes"))
-        sizes = log_normal_sizes(num_clients, mean_log_size, log_size_deviation, min_size, rng)
-        self.population = Population(sizes, alpha, beta, dimensions, num_labels, num_clusters, population_seed)
-        self.test = test
+        self.sizes = log_normal_sizes(num_clients, mean_log_size, log_size_deviation, min_size, rng)
+        self.alpha, self.beta, self.num_clusters, self.test = alpha, beta, num_clusters, test
+        self.dimensions, self.num_labels = dimensions, num_labels
+        # separate streams of models, centres and inputs
+        self._seeds = np.random.SeedSequence(derive(population_seed, "synthetic population")).spawn(3)
+
+    def models(self) -> np.ndarray:
+        """Draws linear models: W with b in the last column, float32 `[clients or clusters, labels, dimensions + 1]`."""
+        number, shape = self.num_clusters or len(self.sizes), (self.num_labels, self.dimensions + 1)
+        flat = draw_around_means(number, shape[0] * shape[1], self.alpha, np.random.default_rng(self._seeds[0]))
+        return flat.reshape(number, *shape)
 
     def load(self) -> Examples:
-        x, y = self.population.examples()
-        return Examples(torch.from_numpy(x), torch.from_numpy(y), self.population.num_labels)
+        of_centres, of_inputs = map(np.random.default_rng, self._seeds[1:])
+        owners = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        centres = draw_around_means(len(self.sizes), self.dimensions, self.beta, of_centres)
+        x, models = draw_inputs(centres[owners], of_inputs), self.models()
+        labels = label_inputs(models, owners % len(models), x)
+        return Examples(torch.from_numpy(x), torch.from_numpy(labels), self.num_labels)
 
     def divide(self, examples: Examples, rng: np.random.Generator) -> Division:
-        sizes, number = torch.from_numpy(self.population.sizes), self.population.num_clusters
+        sizes = torch.from_numpy(self.sizes)
         mixed = shuffle_lists(ClientIndex.from_sizes(torch.arange(len(examples)), sizes), rng)
         test = sizes - ((1 - self.test) * sizes.double()).long().clamp(min=1)
         clients = torch.arange(len(sizes))
-        clusters = torch.full_like(clients, -1) if number is None else clients % number
-        skew = "other" if number in (None, 1) else "label"
+        clusters = torch.full_like(clients, -1) if self.num_clusters is None else clients % self.num_clusters
+        skew = "other" if self.num_clusters in (None, 1) else "label"
         return Division(mixed.after(test).pack(), mixed.first(test).pack(), clusters, skew)
 
 

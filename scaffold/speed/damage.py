@@ -174,7 +174,7 @@ def _draw_damage(path: Path, other: Path, rng: random.Random) -> tuple[Path, str
 
 
 class Cache:
-    """A data cache with two entries; each trial copies the cache and damages a file of the first entry."""
+    """A data cache with two entries; each trial copies the cache and damages the first entry."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.it = folder / "cache", folder / "it"
@@ -197,10 +197,9 @@ class Cache:
     def trial(self, rng: random.Random) -> tuple[str, Outcome]:
         shutil.rmtree(self.it, ignore_errors=True)
         shutil.copytree(self.folder, self.it)
-        name = rng.choice(sorted(file.name for file in (self.it / self.entry).iterdir()))
-        file, damage = self.it / self.entry / name, rng.choice(DAMAGES)
-        damage_file(file, damage, self.it / self.other / name, rng)
-        what = f"cache: {damage} {name}"
+        file, damage = self.it / self.entry, rng.choice(DAMAGES)
+        damage_file(file, damage, self.it / self.other, rng)
+        what = f"cache: {damage}"
         try:
             found = self._read(self.it, "it")
         except InputError as error:

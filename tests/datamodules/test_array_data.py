@@ -13,12 +13,14 @@ from quadratic import ids
 from torch import nn
 
 from lit_cfl.algorithms import FedAvg
+from lit_cfl.data import ClientIndex, Division, Examples
+from lit_cfl.datamodules import FederatedDataModule
 from lit_cfl.datamodules.arrays import ArrayData
 from lit_cfl.engines.check_module import mark_tokens
 from lit_cfl.errors import Notice
 from lit_cfl.experiment import Experiment
 from lit_cfl.nets import MCLR
-from lit_cfl.tasks import Classification
+from lit_cfl.tasks import Classification, Regression
 
 # Inputs
 
@@ -332,13 +334,16 @@ def test_scale_that_is_not_positive_and_finite_is_refused(scale: float):
         ({"y": [1]}, "y given; give x, and y"),
         (given(source="own.npz"), "x, y, source given; give x, and y if you have it, or a source alone"),
         ({"client": [1], "source": "own.npz"}, "client, source given"),
-        ({"x": "own.npz"}, "x is 'own.npz'; give arrays, or name the file by source='own.npz'"),
-        ({"x": [[1.0]], "y": "stage"}, "y is 'stage'; give the column itself, such as table['stage']"),
+        ({"x": "own.npz"}, "x is 'own.npz'; give the array itself, name a file by source='own.npz'"),
+        ({"x": [[1.0]], "y": "stage"}, "y is 'stage'; give the array itself, such as table['stage']"),
         (
             {"source": "own.csv", "y": "stage", "client": "ward"},
-            "y is 'stage'; with a source, columns of a .csv table are named by columns: {y: stage, client: ward}",
+            "y is 'stage'; give the array itself, such as table['stage'] (columns names those of a source)",
         ),
-        ({"source": pandas.DataFrame({"a": [1]})}, "source is a DataFrame; give a path, or the table's columns"),
+        (
+            {"source": pandas.DataFrame({"a": [1]})},
+            "source is a DataFrame; give a path, or the columns of a table as x and y",
+        ),
     ],
 )
 def test_arrays_or_a_source_are_needed_and_not_both(arguments: dict[str, Any], expected: str):
@@ -346,6 +351,36 @@ def test_arrays_or_a_source_are_needed_and_not_both(arguments: dict[str, Any], e
 
 
 # A run
+
+
+class OfANet(FederatedDataModule):
+    """A user's data module, whose inputs and labels are outputs of a net."""
+
+    def load(self) -> Examples:
+        features = nn.Linear(2, 3)(torch.arange(24.0).reshape(12, 2) / 24)
+        return Examples(features, features.sum(1), 0)
+
+    def divide(self, examples: Examples, rng: np.random.Generator) -> Division:
+        index = ClientIndex.from_lists(list(torch.arange(12).split(4)))
+        return Division(index, index, torch.full((3,), -1))
+
+
+@pytest.mark.parametrize("form", ["own module", "tensor", "list of tensors"])
+@pytest.mark.filterwarnings("ignore::lit_cfl.errors.Notice")
+def test_inputs_that_require_a_gradient_are_detached(form: str):
+    x = (torch.arange(24.0).reshape(12, 2) / 24).requires_grad_()
+    inputs = x * 1 if form == "tensor" else list(x)
+    module = OfANet() if form == "own module" else ArrayData(inputs, inputs[0].sum() * torch.ones(12), client=OWNERS)
+    experiment = Experiment(
+        module,
+        lambda: Regression(nn.Linear(module.examples.input_shape[0], 1), partial(torch.optim.SGD, lr=0.1)),
+        FedAvg(),
+        rounds=1,
+        cohort_size=2,
+    )
+    assert not module.examples.inputs.requires_grad
+    assert not module.examples.labels.requires_grad
+    assert [np.isfinite(r.info.loss) for r in experiment] == [True]
 
 
 @pytest.mark.parametrize("form", ["arrays", "folder"])

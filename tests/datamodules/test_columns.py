@@ -16,10 +16,8 @@ from lit_cfl.datamodules.columns import (
     labels_of,
     matrix,
     number_clients,
-    number_values,
     pad_names,
     require_in_range,
-    scalars,
 )
 from lit_cfl.errors import InputError, Notice
 
@@ -80,7 +78,7 @@ def test_clients_that_are_numbers_are_in_the_order_of_numbers(column: Any):
     ],
 )
 def test_words_are_numbers_only_if_all_of_them_are(words: list[str], names: list[str]):
-    found, index = number_values(np.array(words), "client")
+    index, found = number_clients(np.array(words), "client")
     assert found.tolist() == names
     assert [names[i] for i in index] == words
 
@@ -89,14 +87,14 @@ def test_words_are_numbers_only_if_all_of_them_are(words: list[str], names: list
 def test_floats_too_large_to_be_exact_ids_are_refused(large: float):
     assert number_clients([3.0, 2.0**53 - 1], "client")[1].tolist() == ["3", "9007199254740991"]
     with pytest.raises(
-        InputError, match=r"client holds .*, but floats cannot represent all whole numbers from 9007199254740992"
+        InputError, match=r"client holds .*, but float64 cannot represent all whole numbers from 9007199254740992"
     ):
         number_clients([3.0, large], "client")
 
 
 def test_bytes_that_are_not_text_stay_distinct():
     owner, names = number_clients([b"\xff", b"\xfe", b"\xff"], "client")
-    assert (owner.tolist(), names.tolist()) == ([1, 0, 1], ["\\xfe", "\\xff"])
+    assert (owner.tolist(), names.tolist()) == ([1, 0, 1], ["\xfe", "\xff"])  # þ and ÿ
 
 
 def test_dates_are_in_the_order_of_time():
@@ -120,13 +118,20 @@ def test_dates_are_in_the_order_of_time():
         ([{"a": 1}], "client holds {'a': 1} in row 0"),
         (np.zeros((2, 2)), r"client has shape \(2, 2\); give one number or word in each row"),
         (["a", 1], "client holds words in row 0 and numbers in row 1"),
+        ([1, True], "client holds numbers in row 0 and bools in row 1"),
+        (["a", b"a"], "client holds words in row 0 and bytes in row 1"),
+        (["a", "a\0"], r"client holds 'a\\x00', and NumPy drops such an end"),
+        (
+            np.array([2.0**24 + 2], np.float32),
+            "client holds 16777218.0, but float32 cannot represent all whole numbers",
+        ),
         (np.array([1j]), "client has dtype complex128"),
         (np.ma.masked_equal([1, 2], 2), "client is masked in row 1"),
     ],
 )
 def test_an_invalid_column_is_refused_by_its_row(column: Any, expected: str):
     with pytest.raises(InputError, match=expected):
-        scalars(column, "client")
+        number_clients(column, "client")
 
 
 # The label space
@@ -206,7 +211,7 @@ def test_label_that_is_missing_or_no_label_is_named(values: list[Any], expected:
         (
             [0, -1],
             "-1 in row 1",
-            "fix the data, or leave out a test part without labels, by HFDataset with splits: .*",
+            r"fix the data, or read them by HFDataset with splits: \[train, validation\], without.*",
         ),
     ],
 )

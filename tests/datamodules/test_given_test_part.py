@@ -1,6 +1,5 @@
 """Tests the examples that a user marks for testing (`is_test` of ArrayData)."""
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -82,19 +81,11 @@ def test_clients_whose_examples_are_all_marked_are_named():
     assert data.names == ("0", "2")
 
 
-def test_a_column_that_seems_to_mark_test_examples_is_noted(tmp_path: Path):
-    frame = pd.DataFrame({"x": np.arange(12.0), "y": MARKED["y"], "client": MARKED["client"], "Is Test": IS_TEST})
+@pytest.mark.parametrize("words", ["true false", "TRUE FALSE", "1 0", "1.0 0.0"])
+def test_marks_of_a_table_are_read_in_all_usual_forms(tmp_path: Path, words: str):
+    marks = [words.split()[not one] for one in IS_TEST]
+    frame = pd.DataFrame({"x": np.arange(12.0), "y": MARKED["y"], "client": MARKED["client"], "is_test": marks})
     frame.to_csv(tmp_path / "own.csv", index=False)
-    with pytest.warns(Notice, match="include 'Is Test'; if that marks the test .*: --data.columns.is_test 'Is Test'"):
-        ArrayData(source=tmp_path / "own.csv").federated(0)
-    frame.rename(columns={"Is Test": "test"}).assign(test=np.arange(12) % 3).to_csv(tmp_path / "own.csv", index=False)
-    with warnings.catch_warnings(record=True) as notes:  # three values are an input
-        ArrayData(source=tmp_path / "own.csv").federated(0)
-    assert not [note for note in notes if "marks the test" in str(note.message)]
-
-
-def test_a_column_of_the_words_train_and_test_is_answered_with_how_to_mark(tmp_path: Path):
-    frame = pd.DataFrame({"x": np.arange(12.0), "y": MARKED["y"], "client": MARKED["client"]})
-    frame.assign(split=np.where(IS_TEST, "test", "Train")).to_csv(tmp_path / "own.csv", index=False)
-    message = error_of(ArrayData(source=tmp_path / "own.csv"))
-    assert message.endswith("if 'split' tells the test examples, write table['is_test'] = table['split'] == 'test'")
+    frame.to_parquet(tmp_path / "own.parquet")
+    for source in ("own.csv", "own.parquet"):
+        assert parts_of(ArrayData(source=tmp_path / source).federated(0)) == PARTS

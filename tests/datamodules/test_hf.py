@@ -391,14 +391,18 @@ def test_inputs_that_hold_the_answer_or_a_column_twice_are_refused_and_clients_n
     ("text", "said"),
     [
         (b"a;b;y\n1;2;0\n", "has no column 'a', since its columns are separated by ';': save it with commas"),
-        ("a,y,who\n1,0,M\u00fcller\n".encode("latin-1"), "is not UTF-8 text .*; save it as"),
+        (
+            "a,y,who\n1,0,M\u00fcller\n".encode("latin-1"),
+            "cannot be loaded .*; is the copy complete, and text in UTF-8",
+        ),
         (b"a,b,y\nx,2,0\n", r"data.input_column is \['a', 'b'\], but 'a' holds texts"),
     ],
 )
 def test_tables_of_other_programs_are_refused_with_the_remedy(text: bytes, said: str, tmp_path: Path):
-    (tmp_path / "train.csv").write_bytes(text)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "train.csv").write_bytes(text)
     with pytest.raises(InputError, match=said):
-        HFDataset(str(tmp_path), ["a", "b"] if b",b" in text or b";b" in text else "a", "y").federated(0)
+        HFDataset(str(tmp_path / "own"), ["a", "b"] if b",b" in text or b";b" in text else "a", "y").federated(0)
 
 
 def test_options_can_be_configured():

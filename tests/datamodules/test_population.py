@@ -1,15 +1,28 @@
 """Tests the distribution of Synthetic(alpha, beta): models, inputs, labels."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from lit_cfl.datamodules.synthetic import Population, draw_around_means, draw_inputs, label_inputs
+from lit_cfl.datamodules.synthetic import Synthetic, draw_around_means, draw_inputs, label_inputs
 
 
-def population(num_clusters: int | None = None, seed: int = 0, **changes: int | float) -> Population:
+def made(sizes: np.ndarray, alpha: float, beta: float, dimensions: int, num_labels: int, **options: Any) -> Synthetic:
+    """Returns the data module with these sizes of clients."""
+    module = Synthetic(alpha, beta, len(sizes), dimensions, num_labels, **options)
+    module.sizes = sizes
+    return module
+
+
+def population(num_clusters: int | None = None, seed: int = 0) -> Synthetic:
     sizes = np.random.default_rng(1).integers(1, 30, 200)
-    law = {"alpha": 1.0, "beta": 1.0, "dimensions": 5, "num_labels": 4} | changes
-    return Population(sizes, num_clusters=num_clusters, seed=seed, **law)
+    return made(sizes, 1.0, 1.0, 5, 4, num_clusters=num_clusters, population_seed=seed)
+
+
+def examples_of(module: Synthetic) -> tuple[np.ndarray, np.ndarray]:
+    examples = module.load()
+    return examples.inputs.numpy(), examples.labels.numpy()
 
 
 def rng() -> np.random.Generator:
@@ -32,10 +45,10 @@ def test_equal_scores_give_the_lowest_label():
 
 @pytest.mark.parametrize("num_clusters", [None, 3])
 def test_every_example_has_the_label_that_its_clients_model_gives(num_clusters: int | None):
-    made = population(num_clusters)
-    x, y = made.examples(block=100)
-    owners = np.repeat(np.arange(200), made.sizes)
-    models = made.models().astype(np.float64)[owners if num_clusters is None else owners % num_clusters]
+    module = population(num_clusters)
+    x, y = examples_of(module)
+    owners = np.repeat(np.arange(200), module.sizes)
+    models = module.models().astype(np.float64)[owners if num_clusters is None else owners % num_clusters]
     scores = np.einsum("nld,nd->nl", models[:, :, :-1], x) + models[:, :, -1]
     assert (scores[np.arange(len(y)), y] >= scores.max(1) - 1e-5).all()  # float32 against float64
     assert (scores.argmax(1) == y).mean() > 0.999
@@ -69,41 +82,32 @@ def test_variances_of_inputs_fall_as_the_power_minus_1_2():
 
 
 def test_inputs_and_models_of_the_population_follow_the_law():
-    made = Population(np.full(3000, 40), 2.0, 0.5, 8, 5)
-    x = made.examples()[0].reshape(3000, 40, 8).astype(np.float64)
+    module = made(np.full(3000, 40), 2.0, 0.5, 8, 5)
+    x = examples_of(module)[0].reshape(3000, 40, 8).astype(np.float64)
     centres = x.mean(1)  # N(B, 1), with the noise of 40 inputs
     noise = np.arange(1, 9) ** -1.2 / 40
     between = np.cov(centres.T)
     assert np.allclose(between, 0.25 + np.diag(1 + noise), atol=0.2)  # B is shared by all dimensions of a client
     assert np.allclose(x.var(1, ddof=1).mean(0), np.arange(1, 9) ** -1.2, rtol=0.03)
-    weights = made.models().reshape(3000, -1).astype(np.float64)
+    weights = module.models().reshape(3000, -1).astype(np.float64)
     assert np.cov(weights.T)[0, -1] == pytest.approx(4, rel=0.15)  # u is shared by W and b
     assert weights.var(0).mean() == pytest.approx(5, rel=0.1)
 
 
 def test_models_and_inputs_are_independent():
     # five numbers per client for the inputs, and five for the models
-    made = Population(np.full(5000, 5), 0.0, 0.0, 1, 2)
-    numbers = np.column_stack([made.examples()[0].reshape(5000, 5), made.models().reshape(5000, 4)])
+    module = made(np.full(5000, 5), 0.0, 0.0, 1, 2)
+    numbers = np.column_stack([examples_of(module)[0].reshape(5000, 5), module.models().reshape(5000, 4)])
     assert abs(np.corrcoef(numbers.T)[:5, 5:]).max() < 5 / 5000**0.5
 
 
 def test_centres_and_noise_are_independent():
-    x = Population(np.full(5000, 2), 0.0, 0.0, 1, 2).examples()[0].reshape(5000, 2)  # two numbers per client for both
+    x = examples_of(made(np.full(5000, 2), 0.0, 0.0, 1, 2))[0].reshape(5000, 2)  # two numbers per client for both
     assert np.allclose(np.cov(x.T), [[2, 1], [1, 2]], atol=0.2)  # the centre and the noise have variance 1 each
-
-
-@pytest.mark.parametrize("num_clusters", [None, 1, 7])
-@pytest.mark.parametrize("block", [1, 2, 17, 1000, 10**9])
-def test_block_size_changes_nothing(num_clusters: int | None, block: int):
-    x, y = population(num_clusters).examples()
-    again = population(num_clusters).examples(block)
-    assert np.array_equal(x, again[0])
-    assert np.array_equal(y, again[1])
 
 
 def test_population_depends_on_its_seed():
     same, other = population(seed=5), population(seed=6)
-    assert np.array_equal(same.examples()[0], population(seed=5).examples()[0])
-    assert not np.array_equal(same.examples()[0], other.examples()[0])
+    assert np.array_equal(examples_of(same)[0], examples_of(population(seed=5))[0])
+    assert not np.array_equal(examples_of(same)[0], examples_of(other)[0])
     assert not np.array_equal(same.models(), other.models())

@@ -212,7 +212,9 @@ def test_partitions_by_sizes_and_skews_of_inputs_take_them():
 def test_parts_of_a_hybrid_have_as_many_labels():
     both = Hybrid([own(), own()]).federated(0)
     assert (both.num_clients, both.examples.labels.shape) == (4, (12, 3))
-    with pytest.raises(InputError, match=r"3 labels for each example in parts.0. and 2 labels for each example in"):
+    with pytest.raises(
+        InputError, match=r"parts.0.: 3 labels for each example; of .*: 2 labels for each example; make"
+    ):
         _ = Hybrid([own(), own(Y[:, :2])]).examples
 
 

@@ -37,7 +37,7 @@ def test_sizes_are_the_minimum_plus_a_log_normal_number_cut_to_an_integer():
 
 
 def test_sizes_of_the_papers_population():
-    sizes = Synthetic(num_clients=20_000).population.sizes
+    sizes = Synthetic(num_clients=20_000).sizes
     assert sizes.min() == 50  # int(exp(4 + 2 z)) is 0 with probability 0.023
     assert np.median(sizes) == pytest.approx(50 + np.floor(np.exp(4)), rel=0.05)
     logs = np.log(sizes[sizes > 60] - 50)
@@ -49,11 +49,11 @@ def test_defaults_are_synthetic_1_1():
     assert examples.inputs.shape[1:] == (60,)
     assert (examples.inputs.dtype, examples.num_labels) == (torch.float32, 10)
     assert Synthetic().federated(0).num_clients == 100
-    assert (Synthetic().population.alpha, Synthetic().population.beta) == (1, 1)
+    assert (Synthetic().alpha, Synthetic().beta) == (1, 1)
 
 
 def test_first_two_arguments_are_alpha_and_beta():
-    assert (Synthetic(0.5, 0.25).population.alpha, Synthetic(0.5, 0.25).population.beta) == (0.5, 0.25)
+    assert (Synthetic(0.5, 0.25).alpha, Synthetic(0.5, 0.25).beta) == (0.5, 0.25)
 
 
 # The split
@@ -66,7 +66,7 @@ def lists_of(data: object) -> tuple[list[Tensor], list[Tensor]]:
 def test_each_client_trains_on_int_0_9_n_of_its_n_examples():
     module = Synthetic(**SMALL)
     data = module.federated(0)
-    sizes = module.population.sizes
+    sizes = module.sizes
     assert data.train.sizes.tolist() == [int(0.9 * n) for n in sizes]
     assert (data.train.sizes + data.test.sizes).tolist() == sizes.tolist()
     assert {n for n in sizes.tolist() if n < 12} == set(range(3, 12))
@@ -81,7 +81,7 @@ def test_a_single_example_is_for_training():
 def test_every_example_goes_to_its_client():
     module = Synthetic(**SMALL)
     data = module.federated(3)
-    starts = [0, *module.population.sizes.cumsum().tolist()]
+    starts = [0, *module.sizes.cumsum().tolist()]
     assert data.num_clients == len(starts) - 1 > 1
     for client, (train, test) in enumerate(zip(*lists_of(data), strict=True)):
         assert torch.cat([train, test]).sort().values.tolist() == list(range(starts[client], starts[client + 1]))
