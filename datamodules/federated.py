@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lit_cfl.data import Division, Examples, FederatedData, Split
 from lit_cfl.data.augment import Augment, AugmentFunction, augment_function
-from lit_cfl.data.checks import require_division, require_examples, require_views
+from lit_cfl.data.checks import require_division, require_examples
 from lit_cfl.data.partition_file import load_partition
 from lit_cfl.data.shift import Shift, with_concepts
 from lit_cfl.datamodules.partition import split_each
@@ -88,8 +88,6 @@ class FederatedDataModule(LightningDataModule, ABC):
         examples = examples if self.augment is None else replace(examples, augment=self.augment)
         for shift in self.shift:
             examples = shift.widen(examples)
-        if self.shift:
-            require_views(examples, type(self).__name__)
         return examples
 
     def federated(self, seed: int) -> FederatedData:

@@ -18,7 +18,7 @@ _LARGE_INPUT = 10  # root mean square above which SGD with a rate of 0.1 is unst
 
 
 def require_examples(examples: object, who: str) -> None:
-    """Checks a pool of examples: its inputs, labels, token ids and views.
+    """Checks a pool of examples: its inputs, labels and token ids.
 
     Args:
         examples: Examples that `load` returned.
@@ -39,17 +39,6 @@ def require_examples(examples: object, who: str) -> None:
         )
     _require_inputs(examples, who)
     _require_labels(examples, who)
-    require_views(examples, who)
-
-
-def require_views(examples: Examples, who: str) -> None:
-    """Raises InputError if a view maps labels to invalid labels, or does not map all of them."""
-    for view in examples.views:
-        if view.label_map is not None and not _is_map(view.label_map, examples.num_labels):
-            raise InputError(
-                f"{who}: a view has the label_map {view.label_map}; give a label of 0 to {examples.num_labels - 1} "
-                f"for each of the {examples.num_labels} labels"
-            )
 
 
 def _require_inputs(examples: Examples, who: str) -> None:
@@ -121,10 +110,6 @@ def require_several(labels: Tensor, what: str) -> None:
             f"{what} hold {float(labels[row, column]):g} in row {row}, column {column}; give multi-label values "
             "between 0 and 1"
         )
-
-
-def _is_map(label_map: tuple[int, ...], num_labels: int) -> bool:
-    return len(label_map) == num_labels and all(0 <= label < num_labels for label in label_map)
 
 
 def _blocks(inputs: Tensor) -> Iterator[tuple[int, Tensor]]:
