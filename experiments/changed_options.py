@@ -38,18 +38,30 @@ ADDED: Mapping[str, Any] = {
 
 # Options that today's classes no longer have, with their old defaults, by the class or section (`local`, `evaluation`,
 # EXPERIMENT) that had them: {"FedProx": {"straggler_work": "partial"}, "local": {"on_divergence": "stop"}}.
-REMOVED: Mapping[str, Mapping[str, Any]] = {}
+REMOVED: Mapping[str, Mapping[str, Any]] = {
+    "Dirichlet": {"max_tries": 100},
+    "FedProxFEMNIST": {"images_per_label": 4000},
+    "Incremental": {"release": "nominal"},
+    "PublishedIncremental": {"release": "shrinking"},
+    "LabelDrift": {"period": None},
+    "SwapPart": {"part_abort": "pair"},
+}
 
 # Today's values that were recorded as other values, by the option, or by `class_path` for the name of a class.
 RECORDED_AS: Mapping[tuple[str, Any], Any] = {
     ("weights", "drawn_first"): "first",
     ("global_update", "sequential_by_draw"): "sequential",
     ("shift_threshold", None): 0.2,
+    ("class_path", "PublishedIncremental"): "Incremental",
 }
 
 # Words of recorded commands that are no longer accepted, and the words with which the same experiment is built today:
 # {"--algorithm.straggler_work partial": ""}.
-REWORDED: Mapping[str, str] = {}
+REWORDED: Mapping[str, str] = {
+    "'[{class_path: Incremental, init_args: {participants: all, release: shrinking}}]'": (
+        "'[{class_path: experiments.published_shifts.PublishedIncremental, init_args: {participants: all}}]'"
+    ),
+}
 
 
 def reword(words: Sequence[str]) -> list[str]:

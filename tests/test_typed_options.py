@@ -91,8 +91,8 @@ def test_with_options_changes_the_rule_for_early_stopping_like_other_groups():
 
 
 def test_a_shift_is_checked_too():
-    with pytest.raises(InputError, match=r"shift\.release is 'all'; give nominal or shrinking"):
-        Digits(8, shift=Incremental(release="all"))  # type: ignore[arg-type]  # the mistake
+    with pytest.raises(InputError, match=r"shift\.participants is 'none'; give all or warm"):
+        Digits(8, shift=Incremental(participants="none"))  # type: ignore[arg-type]  # the mistake
 
 
 def test_words_numbers_and_lists_that_fit_are_accepted():

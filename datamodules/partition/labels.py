@@ -14,6 +14,7 @@ from lit_cfl.datamodules.partition.checks import require_enough
 from lit_cfl.datamodules.partition.sizes import dirichlet_weights, equal_sizes
 from lit_cfl.errors import InputError
 
+MOST_DRAWS = 100
 _HOPELESS = 50  # if more clients than this are too small in one draw, a good draw is expected once in about e^50
 
 
@@ -28,20 +29,16 @@ class Dirichlet(PartitionWithTestRule):
         alpha: Concentration, above 0: the smaller it is, the fewer labels a client has.
         min_size: Minimum number of examples of each client, 1 or more; all proportions are drawn again until it is
             reached.
-        max_tries: Maximum number of draws.
     """
 
     skew: ClassVar[str] = "label"
     alpha: float = 0.5
     min_size: int = 10
-    max_tries: int = 100
 
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
         require_enough(len(labels), self.num_clients, self.min_size)
-        if self.max_tries < 1:
-            raise InputError(f"max_tries is {self.max_tries}; give 1 or more")
         totals = torch.bincount(labels, minlength=num_labels).tolist()
-        for _ in range(self.max_tries):
+        for _ in range(MOST_DRAWS):
             drawn = [apportion(dirichlet_weights(self.num_clients, self.alpha, rng), total) for total in totals]
             counts = torch.stack(drawn, 1)  # [clients, labels]
             short = int((counts.sum(1) < self.min_size).sum())
@@ -51,7 +48,7 @@ class Dirichlet(PartitionWithTestRule):
                 break
         raise InputError(
             f"Dirichlet with alpha {self.alpha} leaves some of {self.num_clients} clients with fewer than "
-            f"{self.min_size} examples, {short} of them in the last draw of at most {self.max_tries}; take a larger "
+            f"{self.min_size} examples, {short} of them in the last draw of at most {MOST_DRAWS}; take a larger "
             "alpha, fewer clients or a smaller min_size"
         )
 

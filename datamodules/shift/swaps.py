@@ -1,7 +1,6 @@
 """Swaps: two clients exchange all their data, or the examples of one label each."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -40,17 +39,14 @@ class SwapPart(Shift):
     """Pairs of clients exchange the examples of one label each; their true clusters are unknown from then on.
 
     Pairs are drawn as in `SwapAll`. Each client of a pair gives away all examples of a label that it has in both its
-    training and its test data, while the other client does not.
+    training and its test data, while the other client does not; a pair without such labels does not swap.
 
     Args:
         probability: Probability that a pair swaps, in each round, 0 to 1.
-        part_abort: Swaps left out if a client of a pair has no label that the other lacks: this `pair`'s swap, or all
-            swaps of the `round` from this pair on (the published code).
         participants: `all` clients in training, or only the `warm` ones, which have a model (the papers' tables).
     """
 
     probability: float = 0.05
-    part_abort: Literal["pair", "round"] = "pair"
 
     def __post_init__(self) -> None:
         _require_probability(self.probability)
@@ -63,8 +59,6 @@ class SwapPart(Shift):
         pairs = draw_pairs(at.participants, self.probability, at.rng("pairs"))
         labels = unique_labels(data, pairs, at.rng("labels"))
         able = (labels >= 0).all(1)
-        if self.part_abort == "round":
-            able = able.cumprod(0).bool()
         return swap_part(data, pairs[able], labels[able], at.rng("order")) if able.any() else (data, None)
 
 
