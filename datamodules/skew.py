@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lit_cfl.data import ClientIndex, Division, View
 from lit_cfl.errors import InputError, prefix_errors
+from lit_cfl.options import FROM_0, FROM_1, bounded, require_options
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,9 @@ class Skew(ABC):
     """A rule that gives each cluster its view of the examples."""
 
     kind: ClassVar[str]  # kind of skew: feature, label or other
+
+    def __post_init__(self) -> None:
+        require_options(self, f"{type(self).__name__}: ")
 
     @abstractmethod
     def views(self, num_labels: int) -> tuple[View, ...]:
@@ -94,15 +98,9 @@ class LabelPermutations(Skew):
         seed: Seed of the permutations.
     """
 
-    num_clusters: int = 4
-    seed: int = 0
+    num_clusters: int = bounded(4, FROM_1)
+    seed: int = bounded(0, FROM_0)
     kind: ClassVar[str] = "label"
-
-    def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise InputError(f"seed of label permutations is {self.seed}; give 0 or more")
-        if self.num_clusters < 1:
-            raise InputError(f"num_clusters of label permutations is {self.num_clusters}; give 1 or more")
 
     def views(self, num_labels: int) -> tuple[View, ...]:
         rng = np.random.default_rng(self.seed)

@@ -19,6 +19,7 @@ from lit_cfl.engines.engine import Engine
 from lit_cfl.errors import InputError, Notice, join_ids, with_client_names
 from lit_cfl.local_work import Budget
 from lit_cfl.metric_names import CHOSEN, ENTROPY, tuned_columns
+from lit_cfl.options import FROM_1, bounded, require_options
 from lit_cfl.scores import ACCURACY, CLASSIFIER, Scores, SetScore, per_example
 from lit_cfl.seeds import generator
 from lit_cfl.set_predictions import SetPredictions
@@ -39,21 +40,18 @@ class EvaluationPlan:
             many of them are predicted correctly.
     """
 
-    every: int = 1
-    clients: Literal["assigned", "all"] | int = "assigned"
+    every: int = bounded(1, FROM_1)
+    clients: Literal["assigned", "all"] | int = bounded("assigned", FROM_1)
     fine_tune: Budget | None = None
     per_client: bool = False
     class_counts: bool = False
 
     def __post_init__(self) -> None:
+        require_options(self, "evaluation.")
         if self.class_counts and not self.per_client:
             raise InputError(
                 "evaluation.class_counts is true, but evaluation.per_client is false; set both to true, or neither"
             )
-        if self.every < 1:
-            raise InputError(f"evaluation.every is {self.every}; it must be 1 or more")
-        if self.clients not in ("assigned", "all") and not (isinstance(self.clients, int) and self.clients >= 1):
-            raise InputError(f"evaluation.clients is {self.clients}; give assigned, all, or a number of 1 or more")
 
     def require_accuracy(self, scores: Scores, num_labels: int) -> None:
         """Raises InputError if `class_counts` is set, but the task has no classes or no accuracy."""

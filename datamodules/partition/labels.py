@@ -13,6 +13,7 @@ from lit_cfl.datamodules.partition.base import PartitionWithTestRule, apportion,
 from lit_cfl.datamodules.partition.checks import require_enough
 from lit_cfl.datamodules.partition.sizes import dirichlet_weights, equal_sizes
 from lit_cfl.errors import InputError
+from lit_cfl.options import ABOVE_0, FROM_1, bounded
 
 MOST_DRAWS = 100
 _HOPELESS = 50  # if more clients than this are too small in one draw, a good draw is expected once in about e^50
@@ -32,8 +33,8 @@ class Dirichlet(PartitionWithTestRule):
     """
 
     skew: ClassVar[str] = "label"
-    alpha: float = 0.5
-    min_size: int = 10
+    alpha: float = bounded(0.5, ABOVE_0)
+    min_size: int = bounded(10, FROM_1)
 
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
         require_enough(len(labels), self.num_clients, self.min_size)
@@ -68,7 +69,7 @@ class InnerDirichlet(PartitionWithTestRule):
 
     skew: ClassVar[str] = "label"
     sizes: Sequence[int] | None = None
-    alpha: float = 0.5
+    alpha: float = bounded(0.5, ABOVE_0)
 
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
         if self.sizes is None:
@@ -105,15 +106,13 @@ class ClassesPerClient(PartitionWithTestRule):
     """
 
     skew: ClassVar[str] = "label"
-    classes: int = 2
+    classes: int = bounded(2, FROM_1)
 
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
         number, classes = self.num_clients, self.classes
         require_enough(len(labels), number)
-        if not 1 <= classes <= num_labels:
-            raise InputError(
-                f"classes is {classes}; each client can have 1 to {num_labels} of these {num_labels} labels"
-            )
+        if classes > num_labels:
+            raise InputError(f"classes is {classes}, but the data have {num_labels} labels; give 1 to {num_labels}")
         if number + classes - 1 < num_labels:
             raise InputError(
                 f"{number} clients with {classes} classes each have only {number + classes - 1} of the {num_labels} "
@@ -150,12 +149,10 @@ class Shards(PartitionWithTestRule):
     """
 
     skew: ClassVar[str] = "label"
-    shards_per_client: int = 2
+    shards_per_client: int = bounded(2, FROM_1)
 
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
         number = self.num_clients * self.shards_per_client
-        if self.shards_per_client < 1:
-            raise InputError(f"shards_per_client is {self.shards_per_client}; give 1 or more")
         require_enough(len(labels), self.num_clients, self.shards_per_client, "shards_per_client")
         shards = ClientIndex.from_sizes(labels.argsort(stable=True), equal_sizes(len(labels), number))
         dealt = shards.select(torch.from_numpy(rng.permutation(number)))

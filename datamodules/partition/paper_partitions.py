@@ -23,11 +23,8 @@ from lit_cfl.datamodules.partition.base import Partition, Pool, shuffle_lists
 from lit_cfl.datamodules.partition.checks import require_labels
 from lit_cfl.datamodules.partition.labels import consecutive_starts, cyclic_labels, join_pieces
 from lit_cfl.errors import InputError, Notice
+from lit_cfl.options import FROM_1, Bounds, bounded
 
-FEDPROX = (
-    "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys 2020. "
-    "arXiv:1812.06127"
-)
 NUM_LABELS = 10  # of each of these data sets
 MNIST_CLIENTS, FIRST_IMAGES = 1000, 10
 
@@ -47,13 +44,12 @@ class MNIST1000(Partition):
             clients still have different numbers of images of each digit: a label skew without clusters.
     """
 
-    paper: ClassVar[str] = FEDPROX
+    paper: ClassVar[str] = (
+        "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys 2020. "
+        "arXiv:1812.06127"
+    )
     skew: ClassVar[str] = "label"
-    classes: int = 2
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.classes <= NUM_LABELS:
-            raise InputError(f"classes of MNIST1000 is {self.classes}; give 1 to {NUM_LABELS}")
+    classes: int = bounded(2, Bounds("1 to 10", lambda number: 1 <= number <= NUM_LABELS))
 
     def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
         pool.examples.require_classes("MNIST1000")
@@ -119,14 +115,13 @@ class FedProxFEMNIST(Partition):
         sharing: True: clients may share images, as in the released code; false: no image goes to two clients.
     """
 
-    paper: ClassVar[str] = FEDPROX
+    paper: ClassVar[str] = (
+        "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys 2020. "
+        "arXiv:1812.06127"
+    )
     skew: ClassVar[str] = "label"
-    num_clients: int = 200
+    num_clients: int = bounded(200, FROM_1)
     sharing: bool = True
-
-    def __post_init__(self) -> None:
-        if self.num_clients < 1:
-            raise InputError(f"num_clients is {self.num_clients}; give 1 or more")
 
     def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
         pool.examples.require_classes("FedProxFEMNIST")
@@ -181,11 +176,7 @@ class Ditto500(Partition):
         "arXiv:2012.04221"
     )
     skew: ClassVar[str] = "label"
-    seed: int = 233
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.seed < 2**32:
-            raise InputError(f"seed of Ditto500 is {self.seed}; give 0 to {2**32 - 1}")
+    seed: int = bounded(233, Bounds("0 to 2^32 - 1", lambda number: 0 <= number < 2**32))
 
     def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
         pool.examples.require_classes("Ditto500")

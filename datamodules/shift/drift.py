@@ -14,6 +14,7 @@ from lit_cfl.data.shift import Shift, ShiftContext, ShiftLog
 from lit_cfl.datamodules.skew import shift_labels
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.keyed_random import draw_keyed_uniform
+from lit_cfl.options import FROM_0, SHARE, bounded
 
 
 @dataclass(frozen=True)
@@ -35,19 +36,11 @@ class LabelDrift(Shift):
         participants: `all` clients, or only the `warm` ones, which have a model; newcomers then keep their labels.
     """
 
-    share: float = 0.5
+    share: float = bounded(0.5, SHARE)
     labels: int = 1
-    start: int = 50
-    duration: int = 0
+    start: int = bounded(50, FROM_0)
+    duration: int = bounded(0, FROM_0)
     concepts: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise InputError(f"the share of clients that drift is {self.share}; give 0 to 1")
-        if self.start < 0 or self.duration < 0:
-            raise InputError(
-                f"start of a drift is {self.start} and its duration {self.duration}; give 0 or more rounds for both"
-            )
 
     def widen(self, examples: Examples) -> Examples:
         """Appends a copy of each view with the new labels."""

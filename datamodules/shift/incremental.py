@@ -33,6 +33,7 @@ class Incremental(Shift):
     shares: Sequence[float] = (0.25, 0.5, 0.75, 1.0)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if len(self.rounds) != len(self.shares) or not self.rounds:
             raise InputError(f"rounds {self.rounds} and shares {self.shares} must have the same length, 1 or more")
         if self.rounds[0] < 0 or any(later <= sooner for sooner, later in pairwise(self.rounds)):

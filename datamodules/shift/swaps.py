@@ -9,7 +9,7 @@ from torch import Tensor
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.data.shift import Shift, ShiftContext, ShiftLog
 from lit_cfl.datamodules.partition.base import shuffle_lists
-from lit_cfl.errors import InputError
+from lit_cfl.options import SHARE, bounded
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,7 @@ class SwapAll(Shift):
         participants: `all` clients in training, or only the `warm` ones, which have a model (the papers' tables).
     """
 
-    probability: float = 0.05
-
-    def __post_init__(self) -> None:
-        _require_probability(self.probability)
+    probability: float = bounded(0.05, SHARE)
 
     def step(self, data: FederatedData, at: ShiftContext) -> tuple[FederatedData, ShiftLog | None]:
         pairs = draw_pairs(at.participants, self.probability, at.rng("pairs"))
@@ -46,10 +43,7 @@ class SwapPart(Shift):
         participants: `all` clients in training, or only the `warm` ones, which have a model (the papers' tables).
     """
 
-    probability: float = 0.05
-
-    def __post_init__(self) -> None:
-        _require_probability(self.probability)
+    probability: float = bounded(0.05, SHARE)
 
     def widen(self, examples: Examples) -> Examples:
         examples.require_classes(type(self).__name__)
@@ -140,8 +134,3 @@ def swap_part(
 def _mark_given(lists: ClientIndex, given: Tensor, examples: Examples) -> Tensor:
     """Marks the examples with the label that their owner gives away, bool `[entries]`."""
     return examples.targets(lists.entries).cpu() == given[lists.owners]
-
-
-def _require_probability(probability: float) -> None:
-    if not 0 <= probability <= 1:
-        raise InputError(f"the probability of a swap is {probability}; give 0 (never) to 1 (every pair in every round)")

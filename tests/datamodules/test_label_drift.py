@@ -214,10 +214,10 @@ def test_clients_that_share_a_list_share_it_under_drift():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"share": 1.5}, "share of clients that drift is 1.5; give 0 to 1"),
-        ({"share": float("nan")}, "share of clients that drift is nan"),
-        ({"start": -1}, "start of a drift is -1 and its duration 0; give 0 or more"),
-        ({"duration": -2}, "its duration -2; give"),
+        ({"share": 1.5}, "LabelDrift: share is 1.5; give 0 to 1"),
+        ({"share": float("nan")}, "LabelDrift: share is nan"),
+        ({"start": -1}, "LabelDrift: start is -1; give 0 or more"),
+        ({"duration": -2}, "LabelDrift: duration is -2; give 0 or more"),
     ],
 )
 def test_drift_that_cannot_be_is_refused(options: dict[str, object], message: str):

@@ -1,5 +1,6 @@
 """Tests partitions by label: Dirichlet, classes per client, shards."""
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -97,27 +98,30 @@ def test_clients_are_tested_on_the_labels_of_their_type():
 
 
 @pytest.mark.parametrize(
-    ("partition", "message"),
+    ("make", "message"),
     [
-        (ClassesPerClient(9, 0.0, 0), "classes is 0; each client can have 1 to 5"),
-        (ClassesPerClient(9, 0.0, 6), "classes is 6; each client can have 1 to 5"),
+        (lambda: ClassesPerClient(9, 0.0, 0), "ClassesPerClient: classes is 0; give 1 or more"),
+        (lambda: ClassesPerClient(9, 0.0, 6), "classes is 6, but the data have 5 labels; give 1 to 5"),
         (
-            ClassesPerClient(3, 0.0, 2),
+            lambda: ClassesPerClient(3, 0.0, 2),
             "3 clients with 2 classes each have only 4 of the 5 labels together; give at least 4",
         ),
-        (ClassesPerClient(10, 0.0, 2), "label 3 has 3 examples for 4 clients; give fewer clients"),
-        (Shards(4, 0.0, 0), "shards_per_client is 0; give 1 or more"),
-        (Shards(4, 0.0, 11), "4 clients cannot share 43 examples with 11 or more each"),
-        (Dirichlet(2, 0.0, alpha=-0.1), "alpha of the Dirichlet distribution is -0.1"),
-        (InnerDirichlet(2, 0.0, alpha=0.0), "alpha of the Dirichlet distribution is 0.0"),
-        (InnerDirichlet(2, 0.0, sizes=[5]), r"sizes is \[5\]; give 1 or more for each of the 2 clients"),
-        (InnerDirichlet(2, 0.0, sizes=[5, 0]), r"sizes is \[5, 0\]; give 1 or more"),
-        (InnerDirichlet(2, 0.0, sizes=[40, 4]), "sizes sum to 44 examples, but there are only 43; give smaller"),
+        (lambda: ClassesPerClient(10, 0.0, 2), "label 3 has 3 examples for 4 clients; give fewer clients"),
+        (lambda: Shards(4, 0.0, 0), "shards_per_client is 0; give 1 or more"),
+        (lambda: Shards(4, 0.0, 11), "4 clients cannot share 43 examples with 11 or more each"),
+        (lambda: Dirichlet(2, 0.0, alpha=-0.1), "Dirichlet: alpha is -0.1; give a number above 0"),
+        (lambda: InnerDirichlet(2, 0.0, alpha=0.0), "InnerDirichlet: alpha is 0.0; give a number above 0"),
+        (lambda: InnerDirichlet(2, 0.0, sizes=[5]), r"sizes is \[5\]; give 1 or more for each of the 2 clients"),
+        (lambda: InnerDirichlet(2, 0.0, sizes=[5, 0]), r"sizes is \[5, 0\]; give 1 or more"),
+        (
+            lambda: InnerDirichlet(2, 0.0, sizes=[40, 4]),
+            "sizes sum to 44 examples, but there are only 43",
+        ),
     ],
 )
-def test_impossible_labels_are_refused(partition: PartitionWithTestRule, message: str):
+def test_impossible_labels_are_refused(make: Callable[[], PartitionWithTestRule], message: str):
     with pytest.raises(InputError, match=message):
-        divided(partition, pool_of(labels_of([10, 10, 10, 3, 10])))
+        divided(make(), pool_of(labels_of([10, 10, 10, 3, 10])))
 
 
 def test_fewest_clients_that_have_all_labels_are_enough():

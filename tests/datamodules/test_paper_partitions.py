@@ -58,13 +58,13 @@ def test_other_label_spaces_are_refused(partition: Partition):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: MNIST1000(0), "classes of MNIST1000 is 0; give 1 to 10"),
-        (lambda: MNIST1000(11), "classes of MNIST1000 is 11; give 1 to 10"),
+        (lambda: MNIST1000(0), "MNIST1000: classes is 0; give 1 to 10"),
+        (lambda: MNIST1000(11), "MNIST1000: classes is 11; give 1 to 10"),
         (
             lambda: divided(MNIST1000(), pool_of(balanced(999))),
             "MNIST1000 needs 1000 examples of each label, .* has 999",
         ),
-        (lambda: Ditto500(-1), "seed of Ditto500 is -1"),
+        (lambda: Ditto500(-1), "Ditto500: seed is -1"),
         (lambda: divided(Ditto500(), pool_of(balanced(6000))), "Ditto500 tests on the source's test part"),
         (
             lambda: divided(Ditto500(), pool_of(balanced(6000), balanced(40))),

@@ -100,7 +100,7 @@ def test_noise_has_a_level_for_each_cluster():
         (lambda: NoiseLevels((0.5, 0.5)), "two clusters the same view"),
         (lambda: NoiseLevels(0.5), "NoiseLevels: levels is 0.5; give a list"),
         (lambda: NoiseLevels([0.0, "much"]), "NoiseLevels: a noise level is 'much'; give 0 or more"),
-        (lambda: LabelPermutations(0), "num_clusters of label permutations is 0; give 1 or more"),
+        (lambda: LabelPermutations(0), "LabelPermutations: num_clusters is 0; give 1 or more"),
         (
             lambda: LabelPermutations(7).views(3),
             "3 labels have too few different permutations for 7 clusters; lower num_clusters",

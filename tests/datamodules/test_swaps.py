@@ -170,5 +170,5 @@ def test_swap_part_looks_at_labels_as_clients_see_them():
 @pytest.mark.parametrize("kind", [SwapAll, SwapPart])
 @pytest.mark.parametrize("probability", [-0.1, 1.1, float("nan")])
 def test_probability_outside_0_to_1_is_refused(kind: type[Shift], probability: float):
-    with pytest.raises(InputError, match=f"probability of a swap is {probability}; give 0"):
+    with pytest.raises(InputError, match=f"probability is {probability}; give 0"):
         kind(probability)
