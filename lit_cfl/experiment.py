@@ -39,8 +39,7 @@ from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.local_work import per_client
 from lit_cfl.options import FROM_0, FROM_1, PART, bounded, require_options
 from lit_cfl.pictures.options import Pictures
-from lit_cfl.rounds import Cohorts, Round, rounds, warn_of_ineffective_options
-from lit_cfl.selection import SelectionRule
+from lit_cfl.rounds import Cohorts, Round, SelectionRule, rounds, warn_of_ineffective_options
 from lit_cfl.storage.given_paths import require_folder_name
 from lit_cfl.tracking.options import Tracking
 
@@ -187,7 +186,6 @@ class Experiment:
         """Builds the engine for these data, and checks that the parts fit together."""
         report(Activity("checking that the clients can be trained"))
         _require_training_data(data)
-        self.evaluation.require_clients(len(data.population))
         template = None
         if plan is None:
             work = self._workload(seed, data)
@@ -199,15 +197,14 @@ class Experiment:
         engine.rates(self.rounds - 1)  # refuses a schedule that has no rate for the last round
         cohorts = Cohorts(self.cohort_size, self.selection, self.dropout, self.selection_seed)
         cohorts.at(0, data.population, seed)  # refuses a cohort that cannot be drawn
-        for algorithm in (self.algorithm, self.baseline):
-            if algorithm is not None:
-                self.evaluation.require_one_model(algorithm)
-                if algorithm.mixes_models:
-                    require_mixing(engine.template, type(algorithm).__name__)
-                algorithm.check(engine.at(0, data))
-                warn_of_ineffective_options(algorithm, self.data.shift, cohorts, num_rounds=self.rounds)
+        algorithms = [algorithm for algorithm in (self.algorithm, self.baseline) if algorithm is not None]
+        self.evaluation.require_possible(algorithms, engine.scores, data)
+        for algorithm in algorithms:
+            if algorithm.mixes_models:
+                require_mixing(engine.template, type(algorithm).__name__)
+            algorithm.check(engine.at(0, data))
+            warn_of_ineffective_options(algorithm, self.data.shift, cohorts, num_rounds=self.rounds)
         require_trainable(engine, data)
-        self.evaluation.require_accuracy(engine.scores, data.examples.num_labels)
         if (tuned := self.evaluation.fine_tune) is not None:
             engine.require_variance(data.population, tuned, per_client(tuned.length, data.population), data)
         if self.stop is not None:

@@ -60,6 +60,7 @@ def test_words_and_kinds_that_do_not_fit_are_refused(options: dict[str, Any], me
     [
         ({"rounds": 0}, "rounds is 0; give 1 or more"),
         ({"cohort_size": 0}, "cohort_size is 0; give 1 or more"),
+        ({"dropout": -0.1}, "dropout is -0.1; give 0 or more and below 1"),
         ({"dropout": 1.0}, "dropout is 1.0; give 0 or more and below 1"),
         ({"dropout": float("nan")}, "dropout is nan; give 0 or more and below 1"),
         ({"seeds": []}, "seeds is []; give different whole numbers of 0 or more"),

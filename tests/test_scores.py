@@ -9,6 +9,7 @@ from lightning import LightningModule
 from quadratic import ids
 from torch import Tensor, nn
 
+from lit_cfl.client_scores import SplitScores, score_clients
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.engine import Engine
@@ -16,7 +17,7 @@ from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import TaskFactory, outcomes_of
 from lit_cfl.errors import InputError, Notice
-from lit_cfl.evaluation import Evaluation, SplitScores, score_clients
+from lit_cfl.evaluation import Evaluation
 from lit_cfl.metric_names import (
     CLIENTS,
     CLUSTERS,

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from lit_cfl.evaluation import Evaluation, place_for_scoring, score_clients
+from lit_cfl.client_scores import score_clients
+from lit_cfl.evaluation import Evaluation, place_for_scoring
 from lit_cfl.experiment import PreparedRun
 from lit_cfl.metric_names import Row
 from lit_cfl.rounds import Round

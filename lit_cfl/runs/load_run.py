@@ -16,6 +16,7 @@ from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.algorithms.base import Algorithm, Assignment, OwnLayers, State
+from lit_cfl.client_scores import SplitScores, score_clients
 from lit_cfl.clustering.cluster_scores import agreement
 from lit_cfl.config.files import code_folders
 from lit_cfl.config.own_code import announce_own_code
@@ -24,7 +25,6 @@ from lit_cfl.data.federated import with_lists
 from lit_cfl.engines.check_module import mark_tokens
 from lit_cfl.engines.engine import Engine
 from lit_cfl.errors import InputError, Notice, join_ids, name_clients
-from lit_cfl.evaluation import SplitScores, score_clients
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.runs.client_rounds import read_parts
 from lit_cfl.runs.resume import (

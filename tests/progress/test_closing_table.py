@@ -10,7 +10,7 @@ import torch
 from made_runs import write_table
 from rich.console import Console
 
-from lit_cfl.evaluation import SplitScores
+from lit_cfl.client_scores import SplitScores
 from lit_cfl.metric_names import client_columns
 from lit_cfl.progress.summary_table import closing_table
 from lit_cfl.progress.tables import score_table

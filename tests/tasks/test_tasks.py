@@ -17,6 +17,7 @@ from torch.testing import assert_close
 from lit_cfl.algorithms import IFCA, PACFL, FeSEM, FlexCFL
 from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.cli.main import main
+from lit_cfl.client_scores import score_clients
 from lit_cfl.data import FederatedData
 from lit_cfl.datamodules.arrays import ArrayData
 from lit_cfl.datamodules.partition import IID, Dirichlet
@@ -29,7 +30,6 @@ from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import outcomes_of
 from lit_cfl.errors import InputError
-from lit_cfl.evaluation import score_clients
 from lit_cfl.nets import MCLR
 from lit_cfl.scores import Score, SetScore
 from lit_cfl.storage import read_table
