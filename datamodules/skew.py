@@ -68,7 +68,7 @@ class Rotations(SkewByCluster):
 
     degrees: Sequence[int] = (0, 90, 180, 270)
 
-    def view(self, value: int, num_labels: int) -> View:
+    def view(self, value: Any, num_labels: int) -> View:
         if not isinstance(value, Real) or value % 90:
             raise InputError(f"{value!r} degrees would blur the images; give multiples of 90, or take FreeRotations")
         return View(quarter_turns=int(value) // 90 % 4)

@@ -110,8 +110,9 @@ def is_installed(file: str | Path) -> bool:
     if str(file).startswith("<frozen "):
         return True
     places = {Path(file).absolute(), Path(file).resolve()}
-    common = (get_path("stdlib"), get_path("platstdlib"), *getsitepackages(), getusersitepackages())
-    if any(place.is_relative_to(folder) for place in places for folder in (Path(__file__).parent, *common)):
+    known = [Path(__file__).parent, Path(get_path("stdlib")), Path(get_path("platstdlib"))]
+    known += map(Path, [*getsitepackages(), getusersitepackages()])
+    if any(place.is_relative_to(folder) for place in places for folder in known):
         return True
     return any(_is_recorded(place, Path(folder)) for place in places for folder in sys.path)
 

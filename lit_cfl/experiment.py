@@ -143,7 +143,7 @@ class Experiment:
         for name, value in vars(self).items():
             if isinstance(value, np.generic):  # such as a number of `np.arange`, which no file could hold
                 object.__setattr__(self, name, value.item())
-        seeds = list(self.seeds)
+        seeds: list[Any] = list(self.seeds)
         if not seeds or len(set(seeds)) < len(seeds) or not all(isinstance(s, Integral) and s >= 0 for s in seeds):
             raise InputError(f"seeds is {seeds}; give different whole numbers of 0 or more, such as [0, 1, 2]")
         object.__setattr__(self, "seeds", list(map(int, seeds)))

@@ -154,4 +154,3 @@ def higher_is_better(column: str, scores: Scores) -> bool:
 
 
 METRICS, CLUSTERS, CLIENTS = (of(CLASSIFIER) for of in (metric_columns, cluster_columns, client_columns))
-CHOOSABLE = choosable_columns(CLASSIFIER)
