@@ -21,21 +21,8 @@ _ABBREVIATIONS = re.compile(
     "roc|smape|ssim|tnr|tpr|wer"
 )  # words of scores' names that titles write in capitals
 _TAKEN = (
-    "round",
-    "cluster",
-    "parent",
-    "size",
-    "n_test",
-    "loss",
-    "u",
-    "v",
-    "client",
-    "true_cluster",
-    "n_train",
-    "n_val",
-    "newcomer",
-    "name",
-    "n",
+    *("round", "cluster", "parent", "size", "n_test", "loss", "u", "v"),
+    *("client", "true_cluster", "n_train", "n_val", "newcomer", "name", "n"),
 )  # columns that no score may be named after
 
 
