@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
 from itertools import product
-from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -69,8 +68,8 @@ class Rotations(SkewByCluster):
     degrees: Sequence[int] = (0, 90, 180, 270)
 
     def view(self, value: Any, num_labels: int) -> View:
-        if not isinstance(value, Real) or value % 90:
-            raise InputError(f"{value!r} degrees would blur the images; give multiples of 90, or take FreeRotations")
+        if not isinstance(value, int | np.integer) or int(value) % 90:
+            raise InputError(f"{value!r} degrees would blur the images; give whole multiples of 90, or FreeRotations")
         return View(quarter_turns=int(value) // 90 % 4)
 
 

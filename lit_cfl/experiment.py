@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from functools import cached_property, partial
 from hashlib import sha256
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +143,8 @@ class Experiment:
             if isinstance(value, np.generic):  # such as a number of `np.arange`, which no file could hold
                 object.__setattr__(self, name, value.item())
         seeds: list[Any] = list(self.seeds)
-        if not seeds or len(set(seeds)) < len(seeds) or not all(isinstance(s, Integral) and s >= 0 for s in seeds):
+        whole = all(isinstance(seed, int | np.integer) and seed >= 0 for seed in seeds)
+        if not whole or not seeds or len(set(seeds)) < len(seeds):
             raise InputError(f"seeds is {seeds}; give different whole numbers of 0 or more, such as [0, 1, 2]")
         object.__setattr__(self, "seeds", list(map(int, seeds)))
         require_folder_name(self.name, "name")

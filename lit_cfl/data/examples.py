@@ -58,12 +58,12 @@ class View:
             raise InputError(f"quarter_turns is {self.quarter_turns!r}; give 0 to 3")
         if not all(isinstance(label, Integral) for label in self.label_map or ()):
             raise InputError(f"a label_map is {self.label_map}; give whole numbers")
-        if not isinstance(self.angle, Real) or not isfinite(self.angle):
-            raise InputError(f"a rotation is {self.angle!r}; give a number")
-        amounts = {"a noise level": self.noise, "a blur": self.blur, "a brightness": self.brightness}
-        for what, value in [*amounts.items(), *(("a factor of a colour", factor) for factor in self.colour)]:
-            if not isinstance(value, Real) or not 0 <= value < inf:
-                raise InputError(f"{what} is {value!r}; give 0 or more")
+        factors = [("a factor of a colour", factor) for factor in self.colour]
+        numbers: list[tuple[str, Any]] = [("a rotation", self.angle), ("a noise level", self.noise), *factors]
+        for what, value in [*numbers, ("a blur", self.blur), ("a brightness", self.brightness)]:
+            least, wanted = (-inf, "a number") if what == "a rotation" else (0, "0 or more")
+            if not _is_number(value) or value < least:
+                raise InputError(f"{what} is {value!r}; give {wanted}")
 
     def then(self, other: "View") -> "View":
         """Combines this view with a second view, which is applied after it."""
@@ -86,6 +86,13 @@ class View:
     def of_images(self) -> bool:
         """Whether the view applies to images only."""
         return bool(self.quarter_turns or self.angle or self.blur or self.colour)
+
+
+_PLAIN = View()  # changes nothing
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and isfinite(value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -357,7 +364,7 @@ class Examples:
         `decoding` converts the bytes to what `batch` returns. Reading bytes takes a quarter of the time.
         """
         seen, varies = self._find_views(index), not self.decoding(dtype).is_uniform
-        changed = any(replace(view, quarter_turns=0, label_map=None) != View() for view, _ in seen)
+        changed = any(replace(view, quarter_turns=0, label_map=None) != _PLAIN for view, _ in seen)
         rotate_images = any(view.quarter_turns for view, _ in seen)
         if self.inputs.dtype != torch.uint8 or self.embeddings is not None or changed or (rotate_images and varies):
             return None
@@ -406,14 +413,14 @@ class Examples:
         Does not wait for a GPU if the indices are on the CPU.
         """
         if len(self.views) == 1:
-            return [(self.views[0], slice(None))] if self.views[0] != View() else []
+            return [(self.views[0], slice(None))] if self.views[0] != _PLAIN else []
         numbers = index // len(self)
         found, counts = numbers.unique_consecutive(return_counts=True)
         if len(found) * _LONG_RUN <= len(index):  # slices are read and written in place, positions are copied
             stops = counts.cumsum(0).tolist()
             runs = zip(map(self.views.__getitem__, found.tolist()), [0, *stops], stops, strict=False)
-            return [(view, slice(start, stop)) for view, start, stop in runs if view != View()]
-        changed = [int(number) for number in numbers.unique() if self.views[int(number)] != View()]
+            return [(view, slice(start, stop)) for view, start, stop in runs if view != _PLAIN]
+        changed = [int(number) for number in numbers.unique() if self.views[int(number)] != _PLAIN]
         return [
             (self.views[number], send((numbers == number).nonzero().flatten(), self.labels.device))
             for number in changed

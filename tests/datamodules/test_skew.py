@@ -88,11 +88,12 @@ def test_noise_has_a_level_for_each_cluster():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Rotations((0, 45)), "Rotations: 45 degrees would blur the images; give multiples of 90"),
+        (lambda: Rotations((0, 45)), "Rotations: 45 degrees would blur the images; give whole multiples of 90"),
         (lambda: Rotations(()), r"Rotations: degrees is \(\); give a list with one value per cluster"),
         (lambda: Rotations((90, 450)), r"Rotations: \(90, 450\) gives two clusters the same view; give distinct"),
         (lambda: Rotations(90), "Rotations: degrees is 90; give a list with one value per cluster"),
         (lambda: Rotations([0, "90"]), "Rotations: '90' degrees"),
+        (lambda: Rotations([0, 90.0]), "Rotations: 90.0 degrees would blur the images; give whole multiples of 90"),
         (lambda: Rotations("90"), "Rotations: degrees is '90'; give a list"),
         (lambda: NoiseLevels((0.5, -0.1)), "NoiseLevels: a noise level is -0.1; give 0 or more"),
         (lambda: NoiseLevels((float("nan"),)), "a noise level is nan"),
