@@ -11,7 +11,7 @@ from lit_cfl.data import Examples
 from lit_cfl.datamodules.partition import IID, Partition, Pool
 from lit_cfl.datamodules.pooled import PooledDataModule
 from lit_cfl.datamodules.skew import Rotations, Skew
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, prefix_errors
 
 
 class Digits(PooledDataModule):
@@ -43,7 +43,8 @@ class Digits(PooledDataModule):
         if partition is None:
             partition = IID(40 if num_clients is None else num_clients, 0.2 if test is None else test)
         if skew is None:
-            skew = [Rotations() if rotations is None else Rotations(rotations)]
+            with prefix_errors("rotations"):
+                skew = [Rotations() if rotations is None else Rotations(rotations)]
         super().__init__(partition, skew, **options)
 
     def pool(self) -> Pool:

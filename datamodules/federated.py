@@ -3,7 +3,7 @@
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lit_cfl.data import Division, Examples, FederatedData, Split
 from lit_cfl.data.augment import Augment, AugmentFunction, augment_function
-from lit_cfl.data.checks import require_division, require_examples, require_views
+from lit_cfl.data.checks import require_division, require_examples
 from lit_cfl.data.partition_file import load_partition
 from lit_cfl.data.shift import Shift, with_concepts
 from lit_cfl.datamodules.partition import split_each
@@ -23,7 +23,6 @@ from lit_cfl.datamodules.partition.checks import require_share
 from lit_cfl.errors import InputError, Notice, count_noun
 from lit_cfl.seeds import derive
 from lit_cfl.storage.given_paths import expand_home
-from lit_cfl.typed_options import require_annotated
 
 
 class FederatedDataModule(LightningDataModule, ABC):
@@ -89,8 +88,6 @@ class FederatedDataModule(LightningDataModule, ABC):
         examples = examples if self.augment is None else replace(examples, augment=self.augment)
         for shift in self.shift:
             examples = shift.widen(examples)
-        if self.shift:
-            require_views(examples, type(self).__name__)
         return examples
 
     def federated(self, seed: int) -> FederatedData:
@@ -161,9 +158,6 @@ def _shifts(shift: Shift | Sequence[Shift]) -> tuple[Shift, ...]:
     listed = [shift] if isinstance(shift, Shift) else shift
     if not isinstance(listed, Sequence) or not all(isinstance(one, Shift) for one in listed):
         raise InputError(f"shift is {shift!r}; give a shift, such as SwapAll(probability=0.1), or a list: [] for none")
-    for one in listed:
-        if is_dataclass(one):  # a user's own shift need not be a dataclass
-            require_annotated(one, "shift.")
     return tuple(listed)
 
 

@@ -2,19 +2,18 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from itertools import product
-from math import isfinite
-from numbers import Integral, Real
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lit_cfl.data import ClientIndex, Division, View
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, prefix_errors
+from lit_cfl.options import FROM_0, FROM_1, bounded, require_options
 
 
 @dataclass(frozen=True)
@@ -23,13 +22,43 @@ class Skew(ABC):
 
     kind: ClassVar[str]  # kind of skew: feature, label or other
 
+    def __post_init__(self) -> None:
+        require_options(self, f"{type(self).__name__}: ")
+
     @abstractmethod
     def views(self, num_labels: int) -> tuple[View, ...]:
         """Lists the view of each cluster. Raises InputError if a view does not fit the labels."""
 
 
 @dataclass(frozen=True)
-class Rotations(Skew):
+class SkewByCluster(Skew, ABC):
+    """A skew whose first option lists one value for each cluster."""
+
+    kind: ClassVar[str] = "feature"
+
+    def __post_init__(self) -> None:
+        name = fields(self)[0].name
+        values = getattr(self, name)
+        if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+            raise InputError(f"{type(self).__name__}: {name} is {values!r}; give a list with one value per cluster")
+        if self.kind == "feature":
+            self.views(0)  # needs no labels, so wrong values are refused before data are loaded
+
+    @abstractmethod
+    def view(self, value: Any, num_labels: int) -> View:
+        """Makes the view of a cluster from its value."""
+
+    def views(self, num_labels: int) -> tuple[View, ...]:
+        values = getattr(self, fields(self)[0].name)
+        with prefix_errors(type(self).__name__):
+            views = tuple(self.view(value, num_labels) for value in values)
+            if len(set(views)) < len(views):
+                raise InputError(f"{values} gives two clusters the same view; give distinct values")
+        return views
+
+
+@dataclass(frozen=True)
+class Rotations(SkewByCluster):
     """Each cluster sees its images rotated.
 
     Args:
@@ -37,23 +66,15 @@ class Rotations(Skew):
     """
 
     degrees: Sequence[int] = (0, 90, 180, 270)
-    kind: ClassVar[str] = "feature"
 
-    def __post_init__(self) -> None:
-        _require_list("rotations", self.degrees, Integral, "[0, 90]")
-        for angle in self.degrees:
-            if angle % 90:
-                raise InputError(
-                    f"a rotation by {angle} degrees would blur the images; give multiples of 90, or take FreeRotations"
-                )
-        _require_different("rotations", [angle % 360 for angle in self.degrees])
-
-    def views(self, num_labels: int) -> tuple[View, ...]:
-        return tuple(View(quarter_turns=angle // 90 % 4) for angle in self.degrees)
+    def view(self, value: Any, num_labels: int) -> View:
+        if not isinstance(value, int | np.integer) or int(value) % 90:
+            raise InputError(f"{value!r} degrees would blur the images; give whole multiples of 90, or FreeRotations")
+        return View(quarter_turns=int(value) // 90 % 4)
 
 
 @dataclass(frozen=True)
-class LabelShifts(Skew):
+class LabelShifts(SkewByCluster):
     """Each cluster sees label y as (y + s) mod C, with a separate shift s; the defaults are StoCFL's.
 
     Args:
@@ -63,12 +84,8 @@ class LabelShifts(Skew):
     shifts: Sequence[int] = (0, 3, 6, 9)
     kind: ClassVar[str] = "label"
 
-    def __post_init__(self) -> None:
-        _require_list("label shifts", self.shifts, Integral, "[0, 3]")
-
-    def views(self, num_labels: int) -> tuple[View, ...]:
-        _require_different("label shifts", [s % num_labels for s in self.shifts])
-        return tuple(View(label_map=shift_labels(num_labels, s) if s % num_labels else None) for s in self.shifts)
+    def view(self, value: int, num_labels: int) -> View:
+        return View().then(View(label_map=shift_labels(num_labels, value)))
 
 
 @dataclass(frozen=True)
@@ -80,15 +97,9 @@ class LabelPermutations(Skew):
         seed: Seed of the permutations.
     """
 
-    num_clusters: int = 4
-    seed: int = 0
+    num_clusters: int = bounded(4, FROM_1)
+    seed: int = bounded(0, FROM_0)
     kind: ClassVar[str] = "label"
-
-    def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise InputError(f"seed of label permutations is {self.seed}; give 0 or more")
-        if self.num_clusters < 1:
-            raise InputError(f"num_clusters of label permutations is {self.num_clusters}; give 1 or more")
 
     def views(self, num_labels: int) -> tuple[View, ...]:
         rng = np.random.default_rng(self.seed)
@@ -105,7 +116,7 @@ class LabelPermutations(Skew):
 
 
 @dataclass(frozen=True)
-class NoiseLevels(Skew):
+class NoiseLevels(SkewByCluster):
     """Each cluster sees its inputs with Gaussian noise of a given strength; an input always has the same noise.
 
     Args:
@@ -113,21 +124,13 @@ class NoiseLevels(Skew):
     """
 
     levels: Sequence[float] = (0.0, 0.5)
-    kind: ClassVar[str] = "feature"
 
-    def __post_init__(self) -> None:
-        _require_list("noise levels", self.levels, Real, "[0, 0.5]")
-        for level in self.levels:
-            if not 0 <= level < float("inf"):
-                raise InputError(f"a noise level is {level}; it must be 0 or more")
-        _require_different("noise levels", list(self.levels))
-
-    def views(self, num_labels: int) -> tuple[View, ...]:
-        return tuple(View(noise=level) for level in self.levels)
+    def view(self, value: float, num_labels: int) -> View:
+        return View(noise=value)
 
 
 @dataclass(frozen=True)
-class LabelSwaps(Skew):
+class LabelSwaps(SkewByCluster):
     """Each cluster sees the labels of its list swapped in a cycle, and all other labels unchanged.
 
     Args:
@@ -138,31 +141,19 @@ class LabelSwaps(Skew):
     labels: Sequence[Sequence[int]] = ((), (0, 1))
     kind: ClassVar[str] = "label"
 
-    def __post_init__(self) -> None:
-        for swapped in self.labels:
-            if not isinstance(swapped, Sequence) or not all(isinstance(label, Integral) for label in swapped):
-                raise InputError(f"labels to swap are {swapped!r}; give a list of labels, such as [0, 1]")
-            if len(set(swapped)) < len(swapped) or len(swapped) == 1:
-                raise InputError(f"labels to swap are {list(swapped)}; give two or more different ones, or none")
-
-    def views(self, num_labels: int) -> tuple[View, ...]:
-        found = []
-        for swapped in self.labels:
-            if any(not 0 <= label < num_labels for label in swapped):
-                raise InputError(f"labels to swap are {list(swapped)}; give labels of the data, 0 to {num_labels - 1}")
-            names = list(range(num_labels))
-            for label, name in zip(swapped, [*swapped[1:], *swapped[:1]], strict=True):
-                names[label] = name
-            found.append(View(label_map=tuple(names) if swapped else None))
-        if not found or len(set(found)) < len(found):
-            raise InputError(
-                f"labels to swap are {self.labels}; give one list per cluster, each with a different result"
-            )
-        return tuple(found)
+    def view(self, value: Sequence[int], num_labels: int) -> View:
+        if not isinstance(value, Sequence) or len(value) == 1 or len(set(value)) < len(value):
+            raise InputError(f"labels to swap are {value!r}; give a list of two or more different ones, or of none")
+        if any(label not in range(num_labels) for label in value):
+            raise InputError(f"labels to swap are {value!r}; give labels of the data, 0 to {num_labels - 1}")
+        names = list(range(num_labels))
+        for label, name in zip(value, [*value[1:], *value[:1]], strict=True):
+            names[int(label)] = name
+        return View().then(View(label_map=tuple(names)))
 
 
 @dataclass(frozen=True)
-class FreeRotations(Skew):
+class FreeRotations(SkewByCluster):
     """Each cluster sees its images rotated by any angle, with bilinear interpolation; pixels from outside are 0.
 
     Args:
@@ -170,19 +161,13 @@ class FreeRotations(Skew):
     """
 
     degrees: Sequence[float] = (0.0, 15.0, 30.0, 45.0)
-    kind: ClassVar[str] = "feature"
 
-    def __post_init__(self) -> None:
-        _require_list("rotations", self.degrees, Real, "[0, 30]")
-        _require_finite("rotation", self.degrees)
-        _require_different("rotations", [angle % 360 for angle in self.degrees])
-
-    def views(self, num_labels: int) -> tuple[View, ...]:
-        return tuple(View(quarter_turns=int(angle // 90) % 4, angle=float(angle % 90)) for angle in self.degrees)
+    def view(self, value: float, num_labels: int) -> View:
+        return View().then(View(angle=value))
 
 
 @dataclass(frozen=True)
-class Blurs(Skew):
+class Blurs(SkewByCluster):
     """Each cluster sees its images with a Gaussian blur of a given strength.
 
     Args:
@@ -190,19 +175,13 @@ class Blurs(Skew):
     """
 
     sigmas: Sequence[float] = (0.0, 1.0)
-    kind: ClassVar[str] = "feature"
 
-    def __post_init__(self) -> None:
-        _require_list("blurs", self.sigmas, Real, "[0, 1]")
-        _require_finite("blur", self.sigmas, least=0.0)
-        _require_different("blurs", list(self.sigmas))
-
-    def views(self, num_labels: int) -> tuple[View, ...]:
-        return tuple(View(blur=float(sigma)) for sigma in self.sigmas)
+    def view(self, value: float, num_labels: int) -> View:
+        return View(blur=value)
 
 
 @dataclass(frozen=True)
-class Brightnesses(Skew):
+class Brightnesses(SkewByCluster):
     """Each cluster sees its scaled inputs multiplied by a given factor.
 
     Args:
@@ -210,19 +189,13 @@ class Brightnesses(Skew):
     """
 
     factors: Sequence[float] = (1.0, 0.5)
-    kind: ClassVar[str] = "feature"
 
-    def __post_init__(self) -> None:
-        _require_list("brightnesses", self.factors, Real, "[1, 0.5]")
-        _require_finite("brightness", self.factors, least=0.0)
-        _require_different("brightnesses", list(self.factors))
-
-    def views(self, num_labels: int) -> tuple[View, ...]:
-        return tuple(View(brightness=float(factor)) for factor in self.factors)
+    def view(self, value: float, num_labels: int) -> View:
+        return View(brightness=value)
 
 
 @dataclass(frozen=True)
-class Colours(Skew):
+class Colours(SkewByCluster):
     """Each cluster sees its images in another colour: every channel is multiplied by a factor.
 
     Args:
@@ -231,18 +204,11 @@ class Colours(Skew):
     """
 
     factors: Sequence[Sequence[float]] = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
-    kind: ClassVar[str] = "feature"
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.factors, Sequence) or not self.factors:
-            raise InputError(f"colours are {self.factors!r}; give one list per cluster, such as [[1, 0, 0], [0, 1, 0]]")
-        for colour in self.factors:
-            _require_list("a colour", colour, Real, "[1, 0, 0]", "channel")
-            _require_finite("factor of a colour", colour, least=0.0)
-        _require_different("colours", [tuple(colour) for colour in self.factors])
-
-    def views(self, num_labels: int) -> tuple[View, ...]:
-        return tuple(View(colour=tuple(map(float, colour))) for colour in self.factors)
+    def view(self, value: Sequence[float], num_labels: int) -> View:
+        if not isinstance(value, Sequence) or not value:
+            raise InputError(f"a colour is {value!r}; give one factor for each channel, such as [1, 0, 0]")
+        return View(colour=tuple(value))
 
 
 def shift_labels(num_labels: int, shift: int) -> tuple[int, ...]:
@@ -316,26 +282,3 @@ def view_indices(index: ClientIndex, views: Tensor, num_examples: int) -> Client
     seen = stretches.select(stretch_of[one_each])
     entries = seen.entries + views[one_each].repeat_interleave(seen.sizes) * num_examples
     return ClientIndex.from_sizes(entries, seen.sizes).select(seen_of)
-
-
-def _require_finite(what: str, values: Sequence[float], least: float = float("-inf")) -> None:
-    for value in values:
-        if not (isfinite(value) and value >= least):
-            wanted = "a number" if least < 0 else f"{least:g} or more"
-            raise InputError(f"a {what} is {value}; give {wanted}")
-
-
-def _require_list(what: str, values: object, kind: type, example: str, each: str = "cluster") -> None:
-    """Raises InputError unless `values` is a non-empty list of numbers of a kind (Integral or Real)."""
-    wanted = "whole numbers" if kind is Integral else "numbers"
-    if not isinstance(values, Sequence) or not all(isinstance(value, kind) for value in values):
-        raise InputError(f"{what} is {values!r}; give a list of {wanted}, one per {each}, such as {example}")
-    if not values:
-        raise InputError(f"{what} is empty; give at least one, [0] for no change")
-
-
-def _require_different(what: str, values: Sequence[object]) -> None:
-    if len(set(values)) < len(values):
-        raise InputError(
-            f"{what} {values} contains a value twice, so two clusters would be the same; give distinct values"
-        )

@@ -58,6 +58,12 @@ REMOVED: Mapping[str, Mapping[str, Any]] = {
     "PACFL": {"subspace": "all"},
     "StoCFL": {"representation": "observed", "merged_model": "larger", "global_update": "parallel"},
     "PublishedStoCFL": {"merged_model": "larger"},
+    "Dirichlet": {"max_tries": 100},
+    "FedProxFEMNIST": {"images_per_label": 4000},
+    "Incremental": {"release": "nominal"},
+    "PublishedIncremental": {"release": "shrinking"},
+    "LabelDrift": {"period": None},
+    "SwapPart": {"part_abort": "pair"},
 }
 
 # Today's values that were recorded as other values, by the option, or by `class_path` for the name of a class.
@@ -69,11 +75,16 @@ RECORDED_AS: Mapping[tuple[str, Any], Any] = {
     ("global_update", "sequential_by_draw"): "sequential",
     ("shift_threshold", None): 0.2,
     **{("class_path", today): recorded for today, recorded in PUBLISHED.items()},
+    ("class_path", "PublishedIncremental"): "Incremental",
 }
 
 # Words of recorded commands that are no longer accepted, and the words with which the same experiment is built today:
 # {"--algorithm.straggler_work partial": ""}.
-REWORDED: Mapping[str, str] = {}
+REWORDED: Mapping[str, str] = {
+    "'[{class_path: Incremental, init_args: {participants: all, release: shrinking}}]'": (
+        "'[{class_path: experiments.published_shifts.PublishedIncremental, init_args: {participants: all}}]'"
+    ),
+}
 
 # Options of algorithms that only their variants in `published.py` still have; of some, only one value.
 _OF_VARIANTS = (

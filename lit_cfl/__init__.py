@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from lit_cfl.reproducible_products import ask_for_reproducible_products
+from lit_cfl.engines.reproducible_products import ask_for_reproducible_products
 
 if TYPE_CHECKING:
     from lit_cfl.compare.from_python import compare as compare

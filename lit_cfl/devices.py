@@ -1,13 +1,16 @@
-"""Moves tensors to the computing device, and handles its memory limits."""
+"""Counts cores and GPUs, moves tensors to the computing device, and handles its memory limits."""
 
 import gc
+import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
+from joblib import cpu_count
 from torch import Tensor
 
+_BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 _UNKNOWN_GPU = 16  # GiB assumed for a GPU that only Ray's workers see
 _NO_MEMORY = (
     "out of memory",  # CUDA
@@ -21,6 +24,15 @@ _NO_MEMORY = (
 
 Item = TypeVar("Item")
 Prepared = TypeVar("Prepared")
+
+
+def count_cores() -> int:
+    """Counts the cores that this process may use, as limited by a batch system or container: 1 or more.
+
+    If OpenMP binds its threads to cores, the affinity mask covers a single thread; then all cores of the machine count.
+    """
+    bound = any(os.environ.get(name, "false").lower() != "false" for name in _BINDING)
+    return (os.cpu_count() or 1) if bound else int(cpu_count())
 
 
 def send(tensor: Tensor, device: torch.device | str) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 
 from lit_cfl.errors import InputError, suggest_share
 from lit_cfl.metric_names import choosable_columns, higher_is_better, main_column, suggest_column
+from lit_cfl.options import ABOVE_0, FROM_1, bounded, require_options
 from lit_cfl.scores import CLASSIFIER, Scores
 
 _COMPARABLE = 0.9  # an earlier round counts only if it scored at least this share of the clients scored now
@@ -26,17 +27,14 @@ class StopRule:
     """
 
     metric: str | None = None
-    patience: int | None = None
+    patience: int | None = bounded(None, FROM_1)
     target: float | None = None
-    max_minutes: float | None = None
+    max_minutes: float | None = bounded(None, ABOVE_0)
 
     def __post_init__(self) -> None:
+        require_options(self, "stop.")
         if self.metric is not None:
             _refuse_test(self.metric)
-        if self.patience is not None and self.patience < 1:
-            raise InputError(f"stop.patience is {self.patience}; give 1 or more, or null to disable it")
-        if self.max_minutes is not None and not self.max_minutes > 0:
-            raise InputError(f"stop.max_minutes is {self.max_minutes}; give a number above 0, or null for no limit")
 
     def metric_of(self, scores: Scores) -> str:
         """Returns the metric to watch for this task. Raises InputError if the metric or the target cannot be used."""

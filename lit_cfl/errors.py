@@ -2,17 +2,18 @@
 
 import argparse
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
+from site import getsitepackages, getusersitepackages
 from sysconfig import get_path
 from traceback import FrameSummary, extract_tb
 from typing import NoReturn
 
 __all__ = ["DivergedError", "InputError", "Interrupted", "Notice", "SaveError", "WorkersLostError"]
-
-_NOT_THEIRS = (str(Path(__file__).parent), "<frozen ", *map(get_path, ("stdlib", "purelib", "platlib")))
 
 # numbers of clients that are not followed by a name in brackets
 _CLIENTS = re.compile(r"\bclients? \d+\b(, \d+\b)*(?! \(['\"])")
@@ -95,8 +96,39 @@ def error_place(error: BaseException) -> str:
 
 def find_user_frame(error: BaseException) -> FrameSummary | None:
     """Finds the innermost line of the user's code in an error's traceback."""
-    theirs = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_THEIRS)]
-    return theirs[-1] if theirs else None
+    frames = reversed(extract_tb(error.__traceback__))
+    return next((frame for frame in frames if not is_installed(frame.filename)), None)
+
+
+@cache
+def is_installed(file: str | Path) -> bool:
+    """Returns whether a file of code is part of Lit-CFL, of Python, or of an installed package, so not the user's own.
+
+    A package lists its files in the RECORD of its `.dist-info`, in whichever folder it was installed. An editable
+    package does not list the files that the user edits.
+    """
+    if str(file).startswith("<frozen "):
+        return True
+    places = {Path(file).absolute(), Path(file).resolve()}
+    known = [Path(__file__).parent, Path(get_path("stdlib")), Path(get_path("platstdlib"))]
+    known += map(Path, [*getsitepackages(), getusersitepackages()])
+    if any(place.is_relative_to(folder) for place in places for folder in known):
+        return True
+    return any(_is_recorded(place, Path(folder)) for place in places for folder in sys.path)
+
+
+def _is_recorded(place: Path, folder: Path) -> bool:
+    """Returns whether a package in a folder of `sys.path` lists this file, or files in it if it is a folder."""
+    if not place.is_relative_to(folder):
+        return False
+    name, listed = place.relative_to(folder).as_posix(), _read_records(folder)
+    return f"\n{name}," in listed or f"\n{name}/" in listed
+
+
+@cache
+def _read_records(folder: Path) -> str:
+    records = folder.glob("*.dist-info/RECORD")
+    return "\n" + "\n".join(record.read_text("utf-8", errors="replace") for record in records)
 
 
 def short_error(error: BaseException) -> str:

@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from functools import cached_property, partial
 from hashlib import sha256
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +36,11 @@ from lit_cfl.engines.task_protocol import TaskFactory, require_mixing
 from lit_cfl.errors import InputError, name_clients
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.local_work import per_client
+from lit_cfl.options import FROM_0, FROM_1, PART, bounded, require_options
 from lit_cfl.pictures.options import Pictures
-from lit_cfl.rounds import Cohorts, Round, rounds, warn_of_ineffective_options
-from lit_cfl.selection import SelectionRule
+from lit_cfl.rounds import Cohorts, Round, SelectionRule, rounds, warn_of_ineffective_options
 from lit_cfl.storage.given_paths import require_folder_name
 from lit_cfl.tracking.options import Tracking
-from lit_cfl.typed_options import require_annotated
 
 __all__ = [
     "CheckpointPlan",
@@ -64,50 +62,10 @@ class CheckpointPlan:
         every_seconds: Minimum time between two saves, 0 or more; the end of the run is always saved.
     """
 
-    every_seconds: float = 30.0
+    every_seconds: float = bounded(30.0, FROM_0)
 
     def __post_init__(self) -> None:
-        if not self.every_seconds >= 0:
-            raise InputError(f"checkpoint.every_seconds is {self.every_seconds}; it must be 0 or more")
-
-
-_KINDS: dict[str, tuple[type, str]] = {
-    "data": (FederatedDataModule, "ArrayData(...)"),
-    "algorithm": (Algorithm, "FedGroup(num_clusters=3)"),
-    "baseline": (Algorithm, "FedAvg()"),
-    "local": (LocalTraining, "LocalTraining(epochs=3)"),
-    "evaluation": (EvaluationPlan, "EvaluationPlan(every=5)"),
-    "stop": (StopRule, "StopRule(patience=10)"),
-    "checkpoint": (CheckpointPlan, "CheckpointPlan(every_seconds=60)"),
-    "tracking": (Tracking, "Tracking(group='mine')"),
-    "pictures": (Pictures, "Pictures(formats=['pdf'])"),
-}  # class of each option that is an object, with an example for messages
-_OPTIONAL = ("baseline", "stop")
-
-
-def _require_kinds(experiment: "Experiment") -> None:
-    """Raises InputError if an option has a wrong type, or is an unknown word."""
-    seeds: Any = experiment.seeds
-    if isinstance(seeds, Real):
-        raise InputError(f"seeds is {seeds}; give a list, such as [{seeds}]")
-    for name, (kind, example) in _KINDS.items():
-        value = getattr(experiment, name)
-        if isinstance(value, kind) or (value is None and name in _OPTIONAL):
-            continue
-        if isinstance(value, type) and issubclass(value, kind):
-            raise InputError(f"{name} is the class {value.__name__}; give an object of it: {value.__name__}(...)")
-        shown = repr(value) if isinstance(value, str | int | dict | tuple) else f"a {type(value).__name__}"
-        raise InputError(f"{name} is {shown}; give an object of {kind.__name__}, such as {example}")
-    require_annotated(experiment)
-
-
-def _whole_numbers(seeds: Iterable[Any]) -> list[int]:
-    """Returns the seeds as Python's numbers. Raises InputError for one that is not a whole number."""
-    listed = list(seeds)
-    for seed in listed:
-        if not isinstance(seed, Integral):
-            raise InputError(f"seeds has {seed!r}, which is not a whole number; give numbers such as [0, 1, 2]")
-    return [int(seed) for seed in listed]
+        require_options(self, "checkpoint.")
 
 
 @dataclass(frozen=True)
@@ -158,10 +116,10 @@ class Experiment:
     algorithm: Algorithm
     name: str = "run"
     seeds: list[int] = field(default_factory=lambda: [0])
-    rounds: int = 10
-    cohort_size: int = 10
+    rounds: int = bounded(10, FROM_1)
+    cohort_size: int = bounded(10, FROM_1)
     selection: SelectionRule = "uniform"
-    dropout: float = 0.0
+    dropout: float = bounded(0.0, PART)
     selection_seed: int | None = None
     local: LocalTraining = LocalTraining()
     evaluation: EvaluationPlan = EvaluationPlan()
@@ -180,19 +138,15 @@ class Experiment:
     plan: PlanOptions | None = None
 
     def __post_init__(self) -> None:
-        _require_kinds(self)
-        object.__setattr__(self, "seeds", _whole_numbers(self.seeds))
+        require_options(self)
         for name, value in vars(self).items():
             if isinstance(value, np.generic):  # such as a number of `np.arange`, which no file could hold
                 object.__setattr__(self, name, value.item())
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise InputError(f"seeds is {self.seeds}; give one or more different numbers, such as [0, 1, 2]")
-        if min(self.seeds) < 0:
-            raise InputError(f"seeds is {self.seeds}; give numbers of 0 or more")
-        if self.rounds < 1:
-            raise InputError(f"rounds is {self.rounds}; give 1 or more")
-        if self.cohort_size < 1:
-            raise InputError(f"cohort_size is {self.cohort_size}; give 1 or more, up to the number of clients")
+        seeds: list[Any] = list(self.seeds)
+        whole = all(isinstance(seed, int | np.integer) and seed >= 0 for seed in seeds)
+        if not whole or not seeds or len(set(seeds)) < len(seeds):
+            raise InputError(f"seeds is {seeds}; give different whole numbers of 0 or more, such as [0, 1, 2]")
+        object.__setattr__(self, "seeds", list(map(int, seeds)))
         require_folder_name(self.name, "name")
         if isinstance(self.task, nn.Module):
             made = type(self.task).__name__
@@ -232,7 +186,6 @@ class Experiment:
         """Builds the engine for these data, and checks that the parts fit together."""
         report(Activity("checking that the clients can be trained"))
         _require_training_data(data)
-        self.evaluation.require_clients(len(data.population))
         template = None
         if plan is None:
             work = self._workload(seed, data)
@@ -244,15 +197,14 @@ class Experiment:
         engine.rates(self.rounds - 1)  # refuses a schedule that has no rate for the last round
         cohorts = Cohorts(self.cohort_size, self.selection, self.dropout, self.selection_seed)
         cohorts.at(0, data.population, seed)  # refuses a cohort that cannot be drawn
-        for algorithm in (self.algorithm, self.baseline):
-            if algorithm is not None:
-                self.evaluation.require_one_model(algorithm)
-                if algorithm.mixes_models:
-                    require_mixing(engine.template, type(algorithm).__name__)
-                algorithm.check(engine.at(0, data))
-                warn_of_ineffective_options(algorithm, self.data.shift, cohorts, num_rounds=self.rounds)
+        algorithms = [algorithm for algorithm in (self.algorithm, self.baseline) if algorithm is not None]
+        self.evaluation.require_possible(algorithms, engine.scores, data)
+        for algorithm in algorithms:
+            if algorithm.mixes_models:
+                require_mixing(engine.template, type(algorithm).__name__)
+            algorithm.check(engine.at(0, data))
+            warn_of_ineffective_options(algorithm, self.data.shift, cohorts, num_rounds=self.rounds)
         require_trainable(engine, data)
-        self.evaluation.require_accuracy(engine.scores, data.examples.num_labels)
         if (tuned := self.evaluation.fine_tune) is not None:
             engine.require_variance(data.population, tuned, per_client(tuned.length, data.population), data)
         if self.stop is not None:

@@ -12,16 +12,7 @@ Row = dict[str, Any]  # row of a run's table: values by column name, None = blan
 _MEANS = ("weighted", "mean", "std", "worst10")  # aggregates of a score over clients
 _UNDEFINED = "undefined"  # number of clients for which a set score is undefined
 _TUNED = ("tuned", "mean_tuned", "worst10_tuned")  # aggregates of a score after fine-tuning
-_BEFORE = (
-    "weighted_",
-    "mean_",
-    "worst10_",
-    "global_",
-    "newcomers_",
-    "max_weighted_",
-    "min_weighted_",
-    *(f"{of}_" for of in _TUNED),
-)
+_OF_TEST = ("global", "newcomers", "max_weighted", "min_weighted")  # further values of a score on test data
 _LOWER = ("loss", "discrepancy")
 _NEARLY_EQUAL = 0.85  # a metric at least this similar to a known one is a misspelling of it, not an unknown score
 # task and default score of the scores that the option `scores` adds; tasks lie in a higher layer
@@ -146,12 +137,11 @@ def higher_is_better(column: str, scores: Scores) -> bool:
     """
     metric = column.rpartition("/")[2]
     for score in scores:
-        if metric in (score.name, *(before + score.name for before in _BEFORE)):
-            return score.higher_is_better
         if metric in (f"std_{score.name}", f"{_UNDEFINED}_{score.name}"):
             return False
+        if metric in (score.name, *(f"{of}_{score.name}" for of in (*_MEANS, *_TUNED, *_OF_TEST))):
+            return score.higher_is_better
     return metric not in _LOWER
 
 
 METRICS, CLUSTERS, CLIENTS = (of(CLASSIFIER) for of in (metric_columns, cluster_columns, client_columns))
-CHOOSABLE = choosable_columns(CLASSIFIER)

@@ -16,30 +16,13 @@ if TYPE_CHECKING:  # not imported, since names of scores are also read without P
 __all__ = ["Score", "SetScore"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_BEST = re.compile(r"test/(max|min)_weighted_(.+)")
 _ABBREVIATIONS = re.compile(
     "ami|ap|ari|auc|auprc|auroc|bleu|cer|dcg|ece|f[12]|iou|mae|mape|mcc|mrr|mse|ndcg|nll|nmi|ppv|psnr|r2|rmse|rmsle|"
     "roc|smape|ssim|tnr|tpr|wer"
 )  # words of scores' names that titles write in capitals
-# our scores between 0 and 1; a run's summary names its scores, but does not say this
-_SHARE = re.compile(r"((balanced|label|token)_)?accuracy|exact_match|(auroc|f1)(_\d+)?|calibration_error")
-_ERROR = re.compile("calibration_error|mae|mse|perplexity|rmse")  # our scores of which lower values are better
 _TAKEN = (
-    "round",
-    "cluster",
-    "parent",
-    "size",
-    "n_test",
-    "loss",
-    "u",
-    "v",
-    "client",
-    "true_cluster",
-    "n_train",
-    "n_val",
-    "newcomer",
-    "name",
-    "n",
+    *("round", "cluster", "parent", "size", "n_test", "loss", "u", "v"),
+    *("client", "true_cluster", "n_train", "n_val", "newcomer", "name", "n"),
 )  # columns that no score may be named after
 
 
@@ -88,19 +71,6 @@ class Score:
     def best_column(self) -> str:
         """The key in `summary.json` of the test score in the best round."""
         return f"test/{'max' if self.higher_is_better else 'min'}_weighted_{self.name}"
-
-    @classmethod
-    def of_best_column(cls, column: str) -> "Score | None":
-        """Reads the score and its direction from the name of a `best_column`; None for another column."""
-        found = _BEST.fullmatch(column)
-        if not found:
-            return None
-        return cls(found[2], found[1] == "max", is_share=_SHARE.fullmatch(found[2]) is not None)
-
-    @classmethod
-    def of_name(cls, name: str) -> "Score":
-        """Makes a score from a name alone; of a user's own score, higher values are taken for better."""
-        return cls(name, _ERROR.fullmatch(name) is None, is_share=_SHARE.fullmatch(name) is not None)
 
     def of(self, sums: "Tensor", weights: "Tensor") -> "Tensor":
         """Computes the score of sets of examples from the sums of weighted values and of weights.
@@ -176,9 +146,14 @@ def per_example(scores: Scores) -> Scores:
     return tuple(score for score in scores if not isinstance(score, SetScore))
 
 
-def read_scores(summary: Mapping[str, Any]) -> Scores:
-    """Reads the names and directions of a run's scores from its `summary.json`, the main score first."""
-    return tuple(score for key in summary if (score := Score.of_best_column(key))) or CLASSIFIER
+def describe_scores(scores: Scores) -> list[dict[str, Any]]:
+    """Describes scores for files: names and directions, the main score first."""
+    return [{name: getattr(score, name) for name in ("name", "higher_is_better", "is_share")} for score in scores]
+
+
+def read_scores(content: Mapping[str, Any]) -> Scores:
+    """Reads a run's scores from its `summary.json` or `environment.json`; accuracy if they are missing."""
+    return tuple(Score(**described) for described in content.get("scores") or ()) or CLASSIFIER
 
 
 def scores_of(module: Any) -> Scores:

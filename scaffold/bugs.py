@@ -75,7 +75,7 @@ TABLES: dict[str, tuple[str, ...]] = {  # the first pattern that fits a file
     "lit_cfl/storage/*": _RUNS,
     "tune/*": (*_MISTAKES, *_SHOWN),
     "lit_cfl/statistics.py": _SHOWN,
-    "lit_cfl/typed_options.py": _MISTAKES,
+    "lit_cfl/options.py": _MISTAKES,
     "lit_cfl/experiment.py": (*_MISTAKES, *_RUNS),
     "lit_cfl/*.py": ("tests/test_local_work.py", _ALGORITHMS[1]),
     "*": (),

@@ -9,8 +9,9 @@ from quadratic import ids
 from test_evaluation import ParityEngine
 
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info
+from lit_cfl.client_scores import SplitScores
 from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.evaluation import Evaluation, EvaluationPlan, SplitScores, evaluate
+from lit_cfl.evaluation import Evaluation, EvaluationPlan, evaluate
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.scores import CLASSIFIER
 

@@ -7,11 +7,12 @@ import torch
 from quadratic import ids
 from torch import Tensor
 
+from lit_cfl.client_scores import SplitScores, score_clients
 from lit_cfl.clustering.cluster_scores import agreement, churn, silhouette
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.scorer import ModelName, Outcomes
 from lit_cfl.errors import InputError, Notice
-from lit_cfl.evaluation import EvaluationPlan, SplitScores, score_clients
+from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.scores import CLASSIFIER, Score
 
 

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from lit_cfl.algorithms import Assignment, Ditto, FedAvg, Info, stocfl_clusters
 from lit_cfl.algorithms.stocfl_clusters import StoCFLState, nearest_cluster
+from lit_cfl.client_scores import SplitScores
 from lit_cfl.clustering import products
 from lit_cfl.clustering.cluster_scores import agreement, churn
 from lit_cfl.data import ClientIndex, Examples, FederatedData
@@ -24,7 +25,7 @@ from lit_cfl.datamodules.shift import SwapAll
 from lit_cfl.engines import round_work, some_examples
 from lit_cfl.engines.round_work import RoundWork
 from lit_cfl.errors import InputError
-from lit_cfl.evaluation import Evaluation, EvaluationPlan, SplitScores, evaluate
+from lit_cfl.evaluation import Evaluation, EvaluationPlan, evaluate
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.progress import summary_table
 from lit_cfl.rounds import Cohorts, rounds

@@ -19,6 +19,7 @@ from torch.testing import assert_close
 from lit_cfl import load_run, run
 from lit_cfl.algorithms import Assignment, FedAvg, FedEM
 from lit_cfl.algorithms.check_answers import check_assignment
+from lit_cfl.client_scores import SplitScores, score_clients
 from lit_cfl.clustering.cluster_scores import mean_entropy
 from lit_cfl.data import ClientIndex, FederatedData
 from lit_cfl.datamodules import Digits
@@ -27,7 +28,7 @@ from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import TaskFactory, mixed_outcomes_of
 from lit_cfl.errors import InputError
-from lit_cfl.evaluation import EvaluationPlan, SplitScores, score_clients
+from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR, MLP
 from lit_cfl.scores import SetScore

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lit_cfl.reproducible_products import SETTING, STRICT, ask_for_reproducible_products
+from lit_cfl.engines.reproducible_products import SETTING, STRICT, ask_for_reproducible_products
 
 AMD = "vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx2 avx512f avx512dq\n"
 INTEL = "vendor_id\t: GenuineIntel\nflags\t\t: fpu avx2 avx512f avx512dq\n"

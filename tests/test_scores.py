@@ -1,5 +1,6 @@
 """Tests scores named by a task: hand-worked values, directions, columns, and errors."""
 
+import json
 from math import exp, inf, isnan, log, nan
 
 import pytest
@@ -8,6 +9,7 @@ from lightning import LightningModule
 from quadratic import ids
 from torch import Tensor, nn
 
+from lit_cfl.client_scores import SplitScores, score_clients
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.engine import Engine
@@ -15,7 +17,7 @@ from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import TaskFactory, outcomes_of
 from lit_cfl.errors import InputError, Notice
-from lit_cfl.evaluation import Evaluation, SplitScores, score_clients
+from lit_cfl.evaluation import Evaluation
 from lit_cfl.metric_names import (
     CLIENTS,
     CLUSTERS,
@@ -27,7 +29,7 @@ from lit_cfl.metric_names import (
 )
 from lit_cfl.rounds import Round, Traffic
 from lit_cfl.runs.run_totals import RunTotals
-from lit_cfl.scores import ACCURACY, CLASSIFIER, Score, read_scores, scores_of
+from lit_cfl.scores import ACCURACY, CLASSIFIER, Score, describe_scores, read_scores, scores_of
 from lit_cfl.tasks import Classification, MultiLabel, NextToken, Regression
 from lit_cfl.tasks.named_scores import OF_CLASSES
 
@@ -340,7 +342,7 @@ def test_an_unknown_transform_is_refused():
         Score("mae", transform="log")
 
 
-def test_a_summary_s_scores_are_shares_where_those_of_our_tasks_are():
+def test_a_run_s_scores_are_read_as_they_were_described():
     for one, options in (
         (Classification, {"scores": [*OF_CLASSES.names[:-1], "f1_2"]}),
         (MultiLabel, {"scores": ["label_accuracy", "exact_match", "auroc", "f1", "auroc_0", "f1_12"]}),
@@ -348,6 +350,8 @@ def test_a_summary_s_scores_are_shares_where_those_of_our_tasks_are():
         (NextToken, {}),
     ):
         scores = one(nn.Linear(2, 2), **options).scores
-        read = read_scores({score.best_column: 0.5 for score in scores})
-        assert [(score.name, score.is_share) for score in read] == [(score.name, score.is_share) for score in scores]
+        described = json.loads(json.dumps({"scores": describe_scores(scores)}))
+        read = read_scores(described)
+        for name in ("name", "higher_is_better", "is_share"):
+            assert [getattr(score, name) for score in read] == [getattr(score, name) for score in scores]
     assert read_scores({"test/max_weighted_accuracy": 1}) == CLASSIFIER

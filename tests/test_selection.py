@@ -8,9 +8,8 @@ import torch
 from quadratic import ids
 
 from lit_cfl.errors import InputError
-from lit_cfl.rounds import Cohorts
+from lit_cfl.rounds import Cohorts, drop_out, select
 from lit_cfl.seeds import derive, generator
-from lit_cfl.selection import drop_out, select
 
 
 def turns(clients: int, size: int, rounds: int) -> list[list[int]]:
@@ -114,12 +113,6 @@ def test_nobody_drops_out_without_dropout():
 
 def test_nobody_may_be_left():
     assert drop_out(torch.arange(5), 1 - 1e-12, seed=0, round=0).tolist() == []
-
-
-@pytest.mark.parametrize("probability", [1.0, -0.1, float("nan")])
-def test_dropout_outside_its_range_is_refused(probability: float):
-    with pytest.raises(InputError, match=f"dropout is {probability}; give a probability, 0 or more and below 1"):
-        drop_out(torch.arange(5), probability, 0, 0)
 
 
 def test_cohort_with_dropout_is_part_of_the_cohort_without():

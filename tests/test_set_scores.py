@@ -13,16 +13,16 @@ from torch import Tensor
 
 from lit_cfl import Experiment, run
 from lit_cfl.algorithms import FedAvg
+from lit_cfl.client_scores import SetPredictions, SplitScores
 from lit_cfl.datamodules import Digits
 from lit_cfl.early_stopping import StopRule
 from lit_cfl.engines.task_protocol import outcomes_of
 from lit_cfl.errors import InputError
-from lit_cfl.evaluation import EvaluationPlan, SplitScores
+from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.local_work import Budget
 from lit_cfl.metric_names import choosable_columns, higher_is_better, metric_columns, suggest_column
 from lit_cfl.nets import MCLR
 from lit_cfl.scores import ACCURACY, Score, SetScore
-from lit_cfl.set_predictions import SetPredictions
 from lit_cfl.storage import read_table
 from lit_cfl.tasks import Classification
 from lit_cfl.tasks.named_scores import OF_CLASSES, named_scores

@@ -74,7 +74,7 @@ def test_a_drift_that_the_run_does_not_complete_is_noted():
     ("shift", "late", "have"),
     [
         (Incremental(), "50, 100, 150", "clients have only 25 %"),
-        (Incremental(rounds=(0, 5, 10, 12), release="shrinking"), "10, 12", "clients have only 12.5 %"),
+        (Incremental(rounds=(0, 5, 10, 12)), "10, 12", "clients have only 50 %"),
         (
             Incremental((3, 6, 20), (0.2, 0.7, 1), participants="warm"),
             "20",

@@ -10,7 +10,7 @@ import ray
 import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from lit_cfl.cores import count_cores
+from lit_cfl.devices import count_cores
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import cluster as ray_cluster
 from lit_cfl.errors import InputError

@@ -1,12 +1,10 @@
 """Partitions: classes that divide a pool of examples among clients."""
 
 from lit_cfl.datamodules.partition.base import Partition, PartitionWithTestRule, Pool, split_each
-from lit_cfl.datamodules.partition.ditto500 import Ditto500
-from lit_cfl.datamodules.partition.fedprox_femnist import FedProxFEMNIST
 from lit_cfl.datamodules.partition.label_clusters import DominantClass, LabelGroups
 from lit_cfl.datamodules.partition.labels import ClassesPerClient, Dirichlet, InnerDirichlet, Shards
-from lit_cfl.datamodules.partition.mnist1000 import MNIST1000
 from lit_cfl.datamodules.partition.natural import Natural
+from lit_cfl.datamodules.partition.paper_partitions import MNIST1000, Ditto500, FedProxFEMNIST
 from lit_cfl.datamodules.partition.sizes import IID, DirichletSizes, LogNormalSizes, PowerLawSizes
 
 __all__ = [

@@ -12,6 +12,7 @@ from torch import Tensor
 from lit_cfl.data import ClientIndex, Division, Examples
 from lit_cfl.datamodules.partition.checks import require_partition, require_share, require_trained
 from lit_cfl.errors import InputError, Notice
+from lit_cfl.options import FROM_1, PART, bounded, require_options
 
 TestRule = float | Literal["alike", "shared", "everything"] | None
 
@@ -48,6 +49,9 @@ class Partition(ABC):
 
     skew: ClassVar[str] = "other"  # kind of difference between clients: feature, label or other
 
+    def __post_init__(self) -> None:
+        require_options(self, f"{type(self).__name__}: ")
+
     @abstractmethod
     def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
         """Divides a pool among clients, and finds their true clusters.
@@ -72,16 +76,13 @@ class PartitionWithTestRule(Partition):
 
     by_label: ClassVar[bool] = True  # True if `shares` depends on the labels
 
-    num_clients: int = 100
-    test: TestRule = None
+    num_clients: int = bounded(100, FROM_1)
+    test: TestRule = bounded(None, PART)
     only_train: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        if isinstance(self.test, float | int):
-            require_share("test", self.test)
-        elif self.test not in ("alike", "shared", "everything", None):
-            raise InputError(f"test is {self.test!r}; give a share, 'alike', 'shared', 'everything' or null")
-        elif self.only_train:
+        super().__post_init__()
+        if self.only_train and not isinstance(self.test, float | int):
             raise InputError(
                 f"only_train needs a share as test, but test is {self.test!r}; give one, such as test: 0.2"
             )

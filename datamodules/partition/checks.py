@@ -18,8 +18,6 @@ def require_share(name: str, share: float, of: str = "") -> None:
 
 def require_enough(num_examples: int, num_clients: int, min_size: int = 1, option: str = "min_size") -> None:
     """Raises InputError if there are too few examples to give every client `min_size`."""
-    if num_clients < 1 or min_size < 1:
-        raise InputError(f"num_clients is {num_clients} and {option} {min_size}; give 1 or more for both")
     if num_clients * min_size > num_examples:
         raise InputError(
             f"{num_clients} clients cannot share {num_examples} examples with {min_size} or more each; give fewer "

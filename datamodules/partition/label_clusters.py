@@ -13,6 +13,7 @@ from lit_cfl.datamodules.partition.base import PartitionWithTestRule, apportion,
 from lit_cfl.datamodules.partition.labels import consecutive_starts, join_pieces
 from lit_cfl.datamodules.partition.sizes import iid
 from lit_cfl.errors import InputError
+from lit_cfl.options import FROM_1, SHARE, bounded
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class LabelGroups(PartitionWithTestRule):
     skew: ClassVar[str] = "label"
     num_clients: int = field(init=False)
     groups: Sequence[Sequence[int]] = ((0, 1, 2), (3, 4), (5, 6), (7, 8, 9))
-    clients_per_group: int = 100
+    clients_per_group: int = bounded(100, FROM_1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,13 +73,13 @@ class DominantClass(PartitionWithTestRule):
     """
 
     skew: ClassVar[str] = "label"
-    num_clients: int = 20
-    num_clusters: int = 4
-    beta: float = 0.5
-    examples_per_client: int | None = None
+    num_clients: int = bounded(20, FROM_1)
+    num_clusters: int = bounded(4, FROM_1)
+    beta: float = bounded(0.5, SHARE)
+    examples_per_client: int | None = bounded(None, FROM_1)
 
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
-        if not 1 <= self.num_clusters <= min(self.num_clients, num_labels):
+        if self.num_clusters > min(self.num_clients, num_labels):
             raise InputError(
                 f"num_clusters is {self.num_clusters}; give 1 to {min(self.num_clients, num_labels)}, as there are "
                 f"{self.num_clients} clients and {num_labels} labels"
@@ -100,11 +101,8 @@ class DominantClass(PartitionWithTestRule):
 
     def _size(self, there: Tensor, members: Tensor) -> int:
         """Finds a possible number of examples per client, or raises InputError. Arguments as in `count_taken`."""
-        if not 0 <= self.beta <= 1 or int((there > 0).sum()) < 2:
-            raise InputError(
-                f"beta is {self.beta}, and the data have {int((there > 0).sum())} labels; give a beta of 0 to 1, and "
-                "data with 2 or more labels"
-            )
+        if int((there > 0).sum()) < 2:
+            raise InputError("DominantClass needs data with 2 or more labels, but all have the same; take other data")
         lacking = (there[: len(members)] == 0).nonzero().flatten().tolist()
         if self.beta and lacking:
             raise InputError(

@@ -13,7 +13,9 @@ from lit_cfl.datamodules.partition.base import PartitionWithTestRule, apportion,
 from lit_cfl.datamodules.partition.checks import require_enough
 from lit_cfl.datamodules.partition.sizes import dirichlet_weights, equal_sizes
 from lit_cfl.errors import InputError
+from lit_cfl.options import ABOVE_0, FROM_1, bounded
 
+MOST_DRAWS = 100
 _HOPELESS = 50  # if more clients than this are too small in one draw, a good draw is expected once in about e^50
 
 
@@ -28,20 +30,16 @@ class Dirichlet(PartitionWithTestRule):
         alpha: Concentration, above 0: the smaller it is, the fewer labels a client has.
         min_size: Minimum number of examples of each client, 1 or more; all proportions are drawn again until it is
             reached.
-        max_tries: Maximum number of draws.
     """
 
     skew: ClassVar[str] = "label"
-    alpha: float = 0.5
-    min_size: int = 10
-    max_tries: int = 100
+    alpha: float = bounded(0.5, ABOVE_0)
+    min_size: int = bounded(10, FROM_1)
 
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
         require_enough(len(labels), self.num_clients, self.min_size)
-        if self.max_tries < 1:
-            raise InputError(f"max_tries is {self.max_tries}; give 1 or more")
         totals = torch.bincount(labels, minlength=num_labels).tolist()
-        for _ in range(self.max_tries):
+        for _ in range(MOST_DRAWS):
             drawn = [apportion(dirichlet_weights(self.num_clients, self.alpha, rng), total) for total in totals]
             counts = torch.stack(drawn, 1)  # [clients, labels]
             short = int((counts.sum(1) < self.min_size).sum())
@@ -51,7 +49,7 @@ class Dirichlet(PartitionWithTestRule):
                 break
         raise InputError(
             f"Dirichlet with alpha {self.alpha} leaves some of {self.num_clients} clients with fewer than "
-            f"{self.min_size} examples, {short} of them in the last draw of at most {self.max_tries}; take a larger "
+            f"{self.min_size} examples, {short} of them in the last draw of at most {MOST_DRAWS}; take a larger "
             "alpha, fewer clients or a smaller min_size"
         )
 
@@ -71,7 +69,7 @@ class InnerDirichlet(PartitionWithTestRule):
 
     skew: ClassVar[str] = "label"
     sizes: Sequence[int] | None = None
-    alpha: float = 0.5
+    alpha: float = bounded(0.5, ABOVE_0)
 
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
         if self.sizes is None:
@@ -108,15 +106,13 @@ class ClassesPerClient(PartitionWithTestRule):
     """
 
     skew: ClassVar[str] = "label"
-    classes: int = 2
+    classes: int = bounded(2, FROM_1)
 
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
         number, classes = self.num_clients, self.classes
         require_enough(len(labels), number)
-        if not 1 <= classes <= num_labels:
-            raise InputError(
-                f"classes is {classes}; each client can have 1 to {num_labels} of these {num_labels} labels"
-            )
+        if classes > num_labels:
+            raise InputError(f"classes is {classes}, but the data have {num_labels} labels; give 1 to {num_labels}")
         if number + classes - 1 < num_labels:
             raise InputError(
                 f"{number} clients with {classes} classes each have only {number + classes - 1} of the {num_labels} "
@@ -153,12 +149,10 @@ class Shards(PartitionWithTestRule):
     """
 
     skew: ClassVar[str] = "label"
-    shards_per_client: int = 2
+    shards_per_client: int = bounded(2, FROM_1)
 
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
         number = self.num_clients * self.shards_per_client
-        if self.shards_per_client < 1:
-            raise InputError(f"shards_per_client is {self.shards_per_client}; give 1 or more")
         require_enough(len(labels), self.num_clients, self.shards_per_client, "shards_per_client")
         shards = ClientIndex.from_sizes(labels.argsort(stable=True), equal_sizes(len(labels), number))
         dealt = shards.select(torch.from_numpy(rng.permutation(number)))

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from lit_cfl.data import ClientIndex, Division
 from lit_cfl.datamodules.partition.base import Partition, Pool, split_each
-from lit_cfl.datamodules.partition.checks import require_share
 from lit_cfl.errors import InputError, Notice, join_ids
+from lit_cfl.options import FROM_1, PART, bounded
 
 
 @dataclass(frozen=True)
@@ -31,19 +31,9 @@ class Natural(Partition):
             part, otherwise 0.1 (LEAF trains on 0.9).
     """
 
-    min_examples: int = 1
-    max_clients: int | None = None
-    test: float | Literal["own"] | None = None
-
-    def __post_init__(self) -> None:
-        if isinstance(self.test, float | int):
-            require_share("test", self.test)
-        elif self.test not in ("own", None):
-            raise InputError(f"test is {self.test!r}; give a share, 'own' or null")
-        if self.min_examples < 1:
-            raise InputError(f"min_examples is {self.min_examples}; give 1 or more")
-        if self.max_clients is not None and self.max_clients < 1:
-            raise InputError(f"max_clients is {self.max_clients}; give 1 or more, or null for all")
+    min_examples: int = bounded(1, FROM_1)
+    max_clients: int | None = bounded(None, FROM_1)
+    test: float | Literal["own"] | None = bounded(None, PART)
 
     def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
         if pool.owner is None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from lit_cfl.data import ClientIndex
 from lit_cfl.datamodules.partition.base import PartitionWithTestRule, apportion
 from lit_cfl.datamodules.partition.checks import require_enough
-from lit_cfl.errors import InputError
+from lit_cfl.options import ABOVE_0, FROM_0, FROM_1, bounded
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class QuantitySkew(Alike):
         min_size: Minimum number of examples of each client, 1 or more; the rest is divided by the distribution.
     """
 
-    min_size: int = 10
+    min_size: int = bounded(10, FROM_1)
 
     @abstractmethod
     def weights(self, rng: np.random.Generator) -> Tensor:
@@ -63,11 +63,9 @@ class LogNormalSizes(QuantitySkew):
         sigma: Standard deviation of the logarithm, 0 (equal sizes) or more; FedProx's MNIST has 2.
     """
 
-    sigma: float = 2.0
+    sigma: float = bounded(2.0, FROM_0)
 
     def weights(self, rng: np.random.Generator) -> Tensor:
-        if not 0 <= self.sigma < float("inf"):
-            raise InputError(f"sigma of the sizes is {self.sigma}; give 0 or more")
         logs = torch.from_numpy(self.sigma * rng.standard_normal(self.num_clients))
         return (logs - logs.max()).exp()  # so that no weight overflows
 
@@ -80,11 +78,9 @@ class PowerLawSizes(QuantitySkew):
         exponent: Exponent of the power law, 0 (equal sizes) or more.
     """
 
-    exponent: float = 1.0
+    exponent: float = bounded(1.0, FROM_0)
 
     def weights(self, rng: np.random.Generator) -> Tensor:
-        if not 0 <= self.exponent < float("inf"):
-            raise InputError(f"exponent of the sizes is {self.exponent}; give 0 or more")
         ranks = torch.from_numpy(1.0 + rng.permutation(self.num_clients))
         return ranks**-self.exponent
 
@@ -97,7 +93,7 @@ class DirichletSizes(QuantitySkew):
         alpha: Concentration, above 0: the larger it is, the more equal are the sizes.
     """
 
-    alpha: float = 0.5
+    alpha: float = bounded(0.5, ABOVE_0)
 
     def weights(self, rng: np.random.Generator) -> Tensor:
         return dirichlet_weights(self.num_clients, self.alpha, rng)
@@ -130,6 +126,4 @@ def deal_at_random(sizes: Tensor, rng: np.random.Generator) -> ClientIndex:
 
 def dirichlet_weights(num_clients: int, alpha: float, rng: np.random.Generator) -> Tensor:
     """Draws clients' proportions from a symmetric Dirichlet, float64 `[clients]`, sum 1; alpha is above 0."""
-    if not 0 < alpha < float("inf"):
-        raise InputError(f"alpha of the Dirichlet distribution is {alpha}; it must be above 0")
     return torch.from_numpy(rng.dirichlet(np.full(num_clients, alpha)))

@@ -9,9 +9,9 @@ Where the swaps and the release differ from the published code:
 * `participants` is `all` clients in training by default, so that compared methods see the same data; the code takes
   those that already have a model (`warm`).
 * a probability of 1 exchanges every pair; the code shifts nothing unless 0 < p < 1.
-* a pair without labels to exchange is skipped (`part_abort: pair`); the code ends the round's swaps (`round`, C36).
-* the release follows the paper (`release: nominal`); the code takes each share of the data that are already present,
-  so that they shrink (`shrinking`, C3).
+* a pair without labels to exchange is skipped; the code ends the round's swaps (C36).
+* the release follows the paper; the code takes each share of the data that are already present, so that they shrink
+  (C3).
 * the validation part, which the papers do not have, moves with the training part, and is always present in the release.
 * clients are paired by NumPy's generator, not by the code's own draws.
 

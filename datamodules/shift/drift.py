@@ -14,11 +14,12 @@ from lit_cfl.data.shift import Shift, ShiftContext, ShiftLog
 from lit_cfl.datamodules.skew import shift_labels
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.keyed_random import draw_keyed_uniform
+from lit_cfl.options import FROM_0, SHARE, bounded
 
 
 @dataclass(frozen=True)
 class LabelDrift(Shift):
-    """From some round on, some clients see label y as (y + labels) mod C: at once, gradually, or in alternation.
+    """From some round on, some clients see label y as (y + labels) mod C: at once or gradually.
 
     The drifting clients are drawn once from the seed, and drift with all the data that they have; data that they have
     swapped away do not change. A client's true cluster becomes its previous one under the new labels, in a gradual
@@ -32,30 +33,14 @@ class LabelDrift(Shift):
         labels: Number by which labels are shifted; not a multiple of C.
         start: Completed rounds before the drift begins; 0 = from the first round on.
         duration: Rounds over which more and more of the examples drift, until all have drifted; 0 or 1 = all at once.
-        period: Rounds for which a recurring drift is on, then off, and so on; at least the duration. null = the drift
-            stays.
         participants: `all` clients, or only the `warm` ones, which have a model; newcomers then keep their labels.
     """
 
-    share: float = 0.5
+    share: float = bounded(0.5, SHARE)
     labels: int = 1
-    start: int = 50
-    duration: int = 0
-    period: int | None = None
+    start: int = bounded(50, FROM_0)
+    duration: int = bounded(0, FROM_0)
     concepts: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise InputError(f"the share of clients that drift is {self.share}; give 0 to 1")
-        if self.start < 0 or self.duration < 0:
-            raise InputError(
-                f"start of a drift is {self.start} and its duration {self.duration}; give 0 or more rounds for both"
-            )
-        if self.period is not None and self.period < max(1, self.duration):
-            raise InputError(
-                f"the period of a drift is {self.period} rounds and its duration {self.duration}; give a period of 1 "
-                "or more that is not shorter than the duration, or null for a drift that stays"
-            )
 
     def widen(self, examples: Examples) -> Examples:
         """Appends a copy of each view with the new labels."""
@@ -120,11 +105,7 @@ class LabelDrift(Shift):
 
     def degree(self, round: int) -> float:
         """Computes the fraction of a drifting client's examples that have drifted by this round, 0 to 1."""
-        since = round - self.start
-        if since < 0 or (self.period and since // self.period % 2):
-            return 0.0
-        since = since % self.period if self.period else since
-        return min(1.0, (since + 1) / max(1, self.duration))
+        return min(1.0, max(0, round - self.start + 1) / max(1, self.duration))
 
 
 def draw_drifting(num_clients: int, share: float, rng: np.random.Generator) -> Tensor:

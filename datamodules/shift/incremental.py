@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
-from math import prod
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -28,16 +26,14 @@ class Incremental(Shift):
         rounds: Completed rounds before each release, ascending; 0 = before the first round. Before the first release
             all data are present.
         shares: Share of each client's training examples that is available after each release, ascending, above 0 to 1.
-        release: `nominal`: shares of all training examples (the paper); `shrinking`: shares of the examples
-            present (the published code: 25, 50, 75, 100 % leave 25, 12.5, 9.4, 9.4 %).
         participants: `all` clients in training, or only the `warm` ones, which have a model (the papers' tables).
     """
 
     rounds: Sequence[int] = (0, 50, 100, 150)
     shares: Sequence[float] = (0.25, 0.5, 0.75, 1.0)
-    release: Literal["nominal", "shrinking"] = "nominal"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if len(self.rounds) != len(self.shares) or not self.rounds:
             raise InputError(f"rounds {self.rounds} and shares {self.shares} must have the same length, 1 or more")
         if self.rounds[0] < 0 or any(later <= sooner for sooner, later in pairwise(self.rounds)):
@@ -54,10 +50,9 @@ class Incremental(Shift):
         reached = self.shares[: len(self.rounds) - len(late)]
         if not reached:  # without the first release, nothing is withheld
             return super().describe_without(late)
-        share = reached[-1] if self.release == "nominal" else prod(reached)
         who = "clients" if self.participants == "all" else "the clients that take part"
         return (
-            f"so {who} have only {100 * share:.3g} % of their training data until the end; raise rounds above "
+            f"so {who} have only {100 * reached[-1]:.3g} % of their training data until the end; raise rounds above "
             f"{late[-1]}, or give the shift earlier rounds"
         )
 
@@ -81,16 +76,24 @@ class Incremental(Shift):
             taking_part = withheld.sizes[clients] > 0
             clients, present = clients[taking_part], present.select(taking_part.nonzero().flatten())
         whole = present.plus(withheld.select(clients))
-        of = whole.sizes if self.release == "nominal" else present.sizes
-        sizes = share_of(self.shares[number], of)
-        if number and self.release == "nominal":
-            sizes = sizes.maximum(present.sizes)  # after swaps of a label, a client may have more already
+        sizes = self.count_released(number, present.sizes, whole.sizes)
         released = replace(
             data,
             train=data.train.replace_lists(clients, whole.first(sizes)),
             withheld=withheld.replace_lists(clients, whole.after(sizes)),
         )
         return released, _moves(data, released, clients)
+
+    def count_released(self, number: int, present: Tensor, whole: Tensor) -> Tensor:
+        """Counts the examples that each client has after a release, int64 `[n]`.
+
+        Args:
+            number: Number of the release, from 0.
+            present: Training examples of each client before the release, int64 `[n]`.
+            whole: Its training examples with those withheld, int64 `[n]`.
+        """
+        sizes = share_of(self.shares[number], whole)
+        return sizes.maximum(present) if number else sizes  # after swaps of a label, a client may have more already
 
 
 def share_of(share: float, sizes: Tensor) -> Tensor:

@@ -1,7 +1,6 @@
 """Swaps: two clients exchange all their data, or the examples of one label each."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.data.shift import Shift, ShiftContext, ShiftLog
 from lit_cfl.datamodules.partition.base import shuffle_lists
-from lit_cfl.errors import InputError
+from lit_cfl.options import SHARE, bounded
 
 
 @dataclass(frozen=True)
@@ -25,10 +24,7 @@ class SwapAll(Shift):
         participants: `all` clients in training, or only the `warm` ones, which have a model (the papers' tables).
     """
 
-    probability: float = 0.05
-
-    def __post_init__(self) -> None:
-        _require_probability(self.probability)
+    probability: float = bounded(0.05, SHARE)
 
     def step(self, data: FederatedData, at: ShiftContext) -> tuple[FederatedData, ShiftLog | None]:
         pairs = draw_pairs(at.participants, self.probability, at.rng("pairs"))
@@ -40,20 +36,14 @@ class SwapPart(Shift):
     """Pairs of clients exchange the examples of one label each; their true clusters are unknown from then on.
 
     Pairs are drawn as in `SwapAll`. Each client of a pair gives away all examples of a label that it has in both its
-    training and its test data, while the other client does not.
+    training and its test data, while the other client does not; a pair without such labels does not swap.
 
     Args:
         probability: Probability that a pair swaps, in each round, 0 to 1.
-        part_abort: Swaps left out if a client of a pair has no label that the other lacks: this `pair`'s swap, or all
-            swaps of the `round` from this pair on (the published code).
         participants: `all` clients in training, or only the `warm` ones, which have a model (the papers' tables).
     """
 
-    probability: float = 0.05
-    part_abort: Literal["pair", "round"] = "pair"
-
-    def __post_init__(self) -> None:
-        _require_probability(self.probability)
+    probability: float = bounded(0.05, SHARE)
 
     def widen(self, examples: Examples) -> Examples:
         examples.require_classes(type(self).__name__)
@@ -63,8 +53,6 @@ class SwapPart(Shift):
         pairs = draw_pairs(at.participants, self.probability, at.rng("pairs"))
         labels = unique_labels(data, pairs, at.rng("labels"))
         able = (labels >= 0).all(1)
-        if self.part_abort == "round":
-            able = able.cumprod(0).bool()
         return swap_part(data, pairs[able], labels[able], at.rng("order")) if able.any() else (data, None)
 
 
@@ -146,8 +134,3 @@ def swap_part(
 def _mark_given(lists: ClientIndex, given: Tensor, examples: Examples) -> Tensor:
     """Marks the examples with the label that their owner gives away, bool `[entries]`."""
     return examples.targets(lists.entries).cpu() == given[lists.owners]
-
-
-def _require_probability(probability: float) -> None:
-    if not 0 <= probability <= 1:
-        raise InputError(f"the probability of a swap is {probability}; give 0 (never) to 1 (every pair in every round)")

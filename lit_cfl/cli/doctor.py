@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from lit_cfl.cores import count_cores
+from lit_cfl.devices import count_cores
 from lit_cfl.errors import LineParser
 from lit_cfl.storage.cache_folder import cache_folder
 

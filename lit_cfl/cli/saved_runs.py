@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
+from lit_cfl.client_scores import score_clients
 from lit_cfl.config.option_tree import experiment_tree
 from lit_cfl.config.parser import parse_run
 from lit_cfl.data import FederatedData
 from lit_cfl.errors import InputError, LineParser, suggest
-from lit_cfl.evaluation import NAMES, score_clients
+from lit_cfl.evaluation import NAMES
 from lit_cfl.progress.console import new_console
 from lit_cfl.progress.tables import assignment_table, print_agreement, score_table
 from lit_cfl.runs.load_run import SavedRun, load_run

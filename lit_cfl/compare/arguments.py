@@ -178,7 +178,7 @@ def _whole_numbers(words: Sequence[str]) -> list[int]:
 def _require_cores(asked: int) -> None:
     if asked < 1:
         raise InputError(f"--num_cpus is {asked}; give 1 or more")
-    from lit_cfl.cores import count_cores  # takes a second to import
+    from lit_cfl.devices import count_cores  # takes a second to import
 
     cores = count_cores()
     if asked > cores and "RAY_ADDRESS" not in os.environ:

@@ -17,7 +17,7 @@ from torch.optim import lr_scheduler
 
 from lit_cfl.config import catalogue
 from lit_cfl.config.option_tree import KIND_OF_KEY, unknown_class
-from lit_cfl.errors import find_user_frame, join_ids, spell_range, suggest, write_point, write_space
+from lit_cfl.errors import find_user_frame, is_installed, join_ids, spell_range, suggest, write_point, write_space
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _PUBLIC = ("lit_cfl.algorithms", "lit_cfl.datamodules", "torch.nn", "lightning")  # modules of public base classes
@@ -117,8 +117,8 @@ def describe_failed_import(module: str, error: Exception) -> str:
     if folders := getattr(sys.modules.get(parent), "__path__", None):
         near = suggest(str(error.name), (f"{parent}.{part.name}" for part in iter_modules(folders)), 0.7)
         return f"there is no module {error.name!r}{near} in the package {parent}"
-    own = [Path(folder) for folder in sys.path if not folder.startswith((sys.prefix, sys.base_prefix))]
-    near = suggest(str(error.name), (file.stem for folder in own for file in folder.glob("*.py")), 0.7)
+    files = (file for folder in sys.path for file in Path(folder).glob("*.py"))
+    near = suggest(str(error.name), (file.stem for file in files if not is_installed(file)), 0.7)
     return (
         f"there is no module {error.name!r}{near}: put {error.name}.py next to the YAML file or into the current folder"
     )

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from lit_cfl.errors import InputError, Notice
+from lit_cfl.errors import InputError, Notice, is_installed
 from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.yaml_files import leaves
 
@@ -81,8 +81,7 @@ def _installed_place(module: str) -> str | None:
         return None
     if found is None or not found.origin:
         return None
-    is_pythons = not found.has_location or any(inside(found.origin, Path(r)) for r in (sys.prefix, sys.base_prefix))
-    return found.origin if is_pythons else None
+    return found.origin if not found.has_location or is_installed(found.origin) else None
 
 
 def _defines(file: Path, name: str) -> bool:
@@ -141,8 +140,7 @@ def _place_of(name: str, directory: Path, folders: Sequence[str]) -> str | None:
             )
         return None
     (place, *_) = _places(spec) or [""]
-    installed = not place or any(inside(place, Path(root)) for root in (sys.prefix, sys.base_prefix))
-    return None if installed else str(Path(place).parent)
+    return None if not place or is_installed(place) else str(Path(place).parent)
 
 
 def _places(spec: ModuleSpec) -> list[str]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lit_cfl.errors import InputError
 from lit_cfl.keyed_random import draw_keyed_uniform
-from lit_cfl.own_names import import_object
+from lit_cfl.options import import_object
 
 Batch = tuple[Tensor, Tensor]  # inputs [n, ...], labels
 if TYPE_CHECKING:  # a function that maps a mini-batch and keys, int64 [n], to the changed mini-batch

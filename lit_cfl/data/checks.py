@@ -1,7 +1,7 @@
 """Checks the data that data modules return, for all clients at once."""
 
 import warnings
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +17,14 @@ _BLOCK = 2**24  # numbers that are checked at a time
 _LARGE_INPUT = 10  # root mean square above which SGD with a rate of 0.1 is unstable on a linear net
 
 
+def _refuse(who: str, faults: Iterable[str]) -> None:
+    """Raises InputError for the first fault; `who` is the name of the class that gave the data."""
+    for fault in faults:
+        raise InputError(f"{who}: {fault}")
+
+
 def require_examples(examples: object, who: str) -> None:
-    """Checks a pool of examples: its inputs, labels, token ids and views.
+    """Checks a pool of examples: its inputs, labels and token ids.
 
     Args:
         examples: Examples that `load` returned.
@@ -28,103 +34,79 @@ def require_examples(examples: object, who: str) -> None:
         InputError: the value is not an `Examples`, or its parts do not fit together.
     """
     if not isinstance(examples, Examples):
-        raise InputError(
-            f"{who}: load returns a {type(examples).__name__}; return Examples(inputs, labels, num_labels)"
-        )
-    if len(examples.inputs) != len(examples.labels) or examples.labels.ndim not in (1, 2) or not len(examples):
-        shapes = tuple(examples.inputs.shape), tuple(examples.labels.shape)
-        raise InputError(
-            f"{who}: inputs have shape {shapes[0]}, labels have shape {shapes[1]}; give [N, ...] and [N] with N at "
-            "least 1 (for several labels per example: [N, L])"
-        )
-    _require_inputs(examples, who)
-    _require_labels(examples, who)
-    require_views(examples, who)
-
-
-def require_views(examples: Examples, who: str) -> None:
-    """Raises InputError if a view maps labels to invalid labels, or does not map all of them."""
-    for view in examples.views:
-        if view.label_map is not None and not _is_map(view.label_map, examples.num_labels):
-            raise InputError(
-                f"{who}: a view has the label_map {view.label_map}; give a label of 0 to {examples.num_labels - 1} "
-                f"for each of the {examples.num_labels} labels"
-            )
-
-
-def _require_inputs(examples: Examples, who: str) -> None:
-    inputs = examples.inputs
-    if inputs.is_floating_point():
-        for start, block in _blocks(inputs):
-            if not (good := block.isfinite().flatten(1).all(1)).all():
-                raise InputError(
-                    f"{who}: example {start + int(good.int().argmin())} has NaN or infinite inputs; replace these "
-                    "values, or drop the example"
-                )
-    elif inputs.dtype not in (torch.uint8, torch.int32, torch.int64):
-        raise InputError(f"{who}: inputs have dtype {inputs.dtype}; give floats, uint8, int32 or int64")
-    elif examples.vocabulary:
-        low, high = (int(end) for end in inputs.aminmax())
-        if low < 0 or high >= examples.vocabulary:
-            wrong = low if low < 0 else high
-            raise InputError(
-                f"{who}: inputs hold the token id {wrong}, but vocabulary is {examples.vocabulary}; give ids of 0 to "
-                f"{examples.vocabulary - 1}"
-            )
-    if examples.embeddings is not None and len(examples.embeddings) != examples.vocabulary:
-        rows = len(examples.embeddings)
-        raise InputError(
-            f"{who}: embeddings has {rows} rows, but vocabulary is {examples.vocabulary}; give one row per token id"
-        )
-
-
-def _require_labels(examples: Examples, who: str) -> None:
-    labels, size = examples.labels, examples.num_labels
-    if examples.label_kind == "multi-label":
-        require_several(labels, f"{who}: labels")
-        return
-    if examples.label_kind == "numbers":
-        if not (good := labels.isfinite()).all():
-            raise InputError(f"{who}: example {int(good.int().argmin())} has no finite label; drop the example")
-        return
-    if labels.dtype != torch.int64:
-        raise InputError(f"{who}: labels have dtype {labels.dtype}; give classes as int64")
-    wrong = ((labels < 0) | (labels >= max(1, size))).nonzero().flatten()
-    if len(wrong):
-        remedy = f"classes are 0 to {size - 1}; relabel them"
-        if not size:
-            remedy = (
-                "give the number of classes, floats if they are numbers to predict, or zeros if there are no labels"
-            )
-        raise InputError(
-            f"{who}: example {int(wrong[0])} has label {int(labels[wrong[0]])}, but num_labels is {size}: {remedy}"
-        )
-    if size and bool((labels == labels[0]).all()):
+        kind = type(examples).__name__
+        raise InputError(f"{who}: load returns a {kind}; return Examples(inputs, labels, num_labels)")
+    _refuse(who, _find_faults_of_examples(examples))
+    labels = examples.labels
+    if examples.label_kind == "classes" and bool((labels == labels[0]).all()):
         warnings.warn(
             f"{who}: all examples have the label {examples.label_name(int(labels[0]))}: a net that always "
             "predicts it has an accuracy of 1",
             Notice,
-            stacklevel=4,
+            stacklevel=3,
         )
+
+
+def _find_faults_of_examples(examples: Examples) -> Iterator[str]:
+    inputs, labels = examples.inputs, examples.labels
+    if len(inputs) != len(labels) or labels.ndim not in (1, 2) or not len(examples):
+        yield (
+            f"inputs have shape {tuple(inputs.shape)}, labels have shape {tuple(labels.shape)}; give [N, ...] and [N] "
+            "with N at least 1 (for several labels per example: [N, L])"
+        )
+    yield from _find_faults_of_inputs(examples)
+    if examples.label_kind == "multi-label":
+        yield from _find_faults_of_several(labels, "labels")
+    elif examples.label_kind == "numbers":
+        if not (good := labels.isfinite()).all():
+            yield f"example {int(good.int().argmin())} has no finite label; drop the example"
+    else:
+        yield from _find_faults_of_classes(labels, examples.num_labels)
+
+
+def _find_faults_of_inputs(examples: Examples) -> Iterator[str]:
+    inputs, size = examples.inputs, examples.vocabulary
+    if inputs.is_floating_point():
+        for start, block in _blocks(inputs):
+            if not (good := block.isfinite().flatten(1).all(1)).all():
+                first = start + int(good.int().argmin())
+                yield f"example {first} has NaN or infinite inputs; replace these values, or drop the example"
+    elif inputs.dtype not in (torch.uint8, torch.int32, torch.int64):
+        yield f"inputs have dtype {inputs.dtype}; give floats, uint8, int32 or int64"
+    elif size:
+        for end in map(int, inputs.aminmax()):
+            if not 0 <= end < size:
+                yield f"inputs hold the token id {end}, but vocabulary is {size}; give ids of 0 to {size - 1}"
+    if examples.embeddings is not None and (rows := len(examples.embeddings)) != size:
+        yield f"embeddings has {rows} rows, but vocabulary is {size}; give one row per token id"
+
+
+def _find_faults_of_classes(labels: Tensor, size: int) -> Iterator[str]:
+    if labels.dtype != torch.int64:
+        yield f"labels have dtype {labels.dtype}; give classes as int64"
+    wrong = ((labels < 0) | (labels >= max(1, size))).nonzero().flatten()
+    if len(wrong):
+        remedy = "give the number of classes, floats if they are numbers to predict, or zeros if there are no labels"
+        remedy = f"classes are 0 to {size - 1}; relabel them" if size else remedy
+        yield f"example {int(wrong[0])} has label {int(labels[wrong[0]])}, but num_labels is {size}: {remedy}"
 
 
 def require_several(labels: Tensor, what: str) -> None:
     """Raises InputError unless multi-label targets `[N, L]` are bool, or floats from 0 to 1."""
+    for fault in _find_faults_of_several(labels, what):
+        raise InputError(fault)
+
+
+def _find_faults_of_several(labels: Tensor, what: str) -> Iterator[str]:
     if labels.dtype == torch.bool:
         return
     if not labels.is_floating_point():
-        raise InputError(f"{what} have dtype {labels.dtype} and shape {tuple(labels.shape)}; give bool or floats")
+        yield f"{what} have dtype {labels.dtype} and shape {tuple(labels.shape)}; give bool or floats"
     good = (labels >= 0) & (labels <= 1)  # False for NaN
     if not good.all():
         row, column = (int(place) for place in (~good).nonzero()[0])
-        raise InputError(
-            f"{what} hold {float(labels[row, column]):g} in row {row}, column {column}; give multi-label values "
-            "between 0 and 1"
-        )
-
-
-def _is_map(label_map: tuple[int, ...], num_labels: int) -> bool:
-    return len(label_map) == num_labels and all(0 <= label < num_labels for label in label_map)
+        found = f"{float(labels[row, column]):g} in row {row}, column {column}"
+        yield f"{what} hold {found}; give multi-label values between 0 and 1"
 
 
 def _blocks(inputs: Tensor) -> Iterator[tuple[int, Tensor]]:
@@ -228,35 +210,31 @@ def require_division(division: object, examples: Examples, who: str) -> None:
         InputError: the value is not a `Division`, its parts do not fit together, or an example is not in the pool.
     """
     if not isinstance(division, Division):
-        raise InputError(
-            f"{who}: divide returns a {type(division).__name__}; return Division(train, test, true_clusters)"
-        )
-    clients = len(division.train)
-    if not clients:
-        raise InputError(f"{who}: divide returns no clients; return at least one")
-    if len(division.test) != clients:
-        raise InputError(
-            f"{who}: train has lists for {clients} clients, but test for {len(division.test)}; give both a list for "
-            "each client"
-        )
-    truth = division.true_clusters
-    if truth.dtype != torch.int64 or truth.shape != (clients,):
-        raise InputError(
-            f"{who}: true_clusters has dtype {truth.dtype} and shape {tuple(truth.shape)}; give int64 [{clients}], one "
-            "for each client"
-        )
-    if (truth < -1).any():
-        raise InputError(f"{who}: true_clusters holds {int(truth.min())}; give numbers from 0, and -1 if unknown")
-    if len(division.names) not in (0, clients):
-        raise InputError(
-            f"{who}: names has {len(division.names)} names for {clients} clients; give one for each, or none"
-        )
-    if division.skew not in ("feature", "label", "other"):
-        raise InputError(f"{who}: skew is {division.skew!r}; give feature, label or other")
+        kind = type(division).__name__
+        raise InputError(f"{who}: divide returns a {kind}; return Division(train, test, true_clusters)")
+    _refuse(who, _find_faults_of_division(division))
     train, test = (_check_lists(getattr(division, name), examples, f"{who}: {name}") for name in ("train", "test"))
     for name, lists in {"train": train, "test": test}.items():
         _warn_of_repeats(lists, len(examples) * len(examples.views), f"{who}: {name}")
     _warn_of_overlap(division.train, test, len(examples), who)
+
+
+def _find_faults_of_division(division: Division) -> Iterator[str]:
+    clients, truth = len(division.train), division.true_clusters
+    if not clients:
+        yield "divide returns no clients; return at least one"
+    if len(division.test) != clients:
+        others = len(division.test)
+        yield f"train has lists for {clients} clients, but test for {others}; give both a list for each client"
+    if truth.dtype != torch.int64 or truth.shape != (clients,):
+        found = f"dtype {truth.dtype} and shape {tuple(truth.shape)}"
+        yield f"true_clusters has {found}; give int64 [{clients}], one for each client"
+    if (truth < -1).any():
+        yield f"true_clusters holds {int(truth.min())}; give numbers from 0, and -1 if unknown"
+    if len(division.names) not in (0, clients):
+        yield f"names has {len(division.names)} names for {clients} clients; give one for each, or none"
+    if division.skew not in ("feature", "label", "other"):
+        yield f"skew is {division.skew!r}; give feature, label or other"
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,18 +265,18 @@ def require_shifted(before: FederatedData, data: FederatedData, clients: Tensor,
     Raises:
         InputError: the number of clients changed, or a shifted client has an example that is not in the pool.
     """
-    if len(data.true_clusters) != before.num_clients:
-        raise InputError(
-            f"{who}: step returns {len(data.true_clusters)} true clusters for {before.num_clients} clients; return "
-            "one for each client"
-        )
-    for name, lists in {"train": data.train, "validation": data.validation, "test": data.test}.items():
-        if len(lists) != before.num_clients:
-            raise InputError(
-                f"{who}: step returns {name} lists of {len(lists)} clients, but there are {before.num_clients}; "
-                "return a list for each client"
-            )
-        _check_lists(lists.select(clients), data.examples, f"{who}: {name}", clients)
+    number, lists = before.num_clients, {"train": data.train, "validation": data.validation, "test": data.test}
+    counts = {"true clusters": len(data.true_clusters), **{f"{name} lists": len(one) for name, one in lists.items()}}
+    _refuse(
+        who,
+        (
+            f"step returns {what} of {count} clients, but there are {number}; return one for each client"
+            for what, count in counts.items()
+            if count != number
+        ),
+    )
+    for name, one in lists.items():
+        _check_lists(one.select(clients), data.examples, f"{who}: {name}", clients)
 
 
 def _check_lists(index: ClientIndex, examples: Examples, what: str, ids: Tensor | None = None) -> _Lists:

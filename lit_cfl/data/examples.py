@@ -7,6 +7,8 @@ several rotations without a copy, and the rotation moves with the index when cli
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
+from math import inf, isfinite
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import torch
@@ -30,13 +32,16 @@ class View:
         label_map: New label for each label, or None for unchanged labels.
         noise: Standard deviation of the Gaussian noise on the input, in units of the scaled input; an example always
             has the same noise.
-        angle: Further counter-clockwise rotation in degrees, above 0 and below 360 and not a multiple of 90; bilinear,
-            0 outside of the image.
+        angle: Further counter-clockwise rotation in degrees; bilinear, 0 outside of the image. `then` makes quarter
+            turns of multiples of 90.
         blur: Standard deviation of a Gaussian blur, in pixels.
-        brightness: Factor on the scaled input.
-        colour: Factor on each channel of the scaled image; empty = 1.
+        brightness: Factor on the scaled input, 0 or more.
+        colour: Factor on each channel of the scaled image, 0 or more; empty = 1.
 
     An image is rotated, then blurred, then changed in brightness and colour; noise is added last.
+
+    Raises:
+        InputError: a number is missing, infinite, or too small.
     """
 
     quarter_turns: int = 0
@@ -46,6 +51,18 @@ class View:
     blur: float = 0.0
     brightness: float = 1.0
     colour: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.quarter_turns not in range(4):
+            raise InputError(f"quarter_turns is {self.quarter_turns!r}; give 0 to 3")
+        if not all(isinstance(label, Integral) for label in self.label_map or ()):
+            raise InputError(f"a label_map is {self.label_map}; give whole numbers")
+        factors = [("a factor of a colour", factor) for factor in self.colour]
+        numbers: list[tuple[str, Any]] = [("a rotation", self.angle), ("a noise level", self.noise), *factors]
+        for what, value in [*numbers, ("a blur", self.blur), ("a brightness", self.brightness)]:
+            least, wanted = (-inf, "a number") if what == "a rotation" else (0, "0 or more")
+            if not _is_number(value) or value < least:
+                raise InputError(f"{what} is {value!r}; give {wanted}")
 
     def then(self, other: "View") -> "View":
         """Combines this view with a second view, which is applied after it."""
@@ -68,6 +85,13 @@ class View:
     def of_images(self) -> bool:
         """Whether the view applies to images only."""
         return bool(self.quarter_turns or self.angle or self.blur or self.colour)
+
+
+_PLAIN = View()  # changes nothing
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and isfinite(value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +164,6 @@ class Examples:
         for name in ("inputs", "labels"):  # a gradient beyond the examples would join all mini-batches
             if getattr(self, name).requires_grad:
                 object.__setattr__(self, name, getattr(self, name).detach())
-        shape = self.inputs.shape
         if self.labels.ndim > 1 and self.num_labels:
             raise InputError(
                 f"labels have shape {tuple(self.labels.shape)} and num_labels is {self.num_labels}; give classes [N], "
@@ -157,26 +180,29 @@ class Examples:
             )
         if isinstance(self.augment, Augment):
             self.augment.require_images(self.input_shape, bool(self.vocabulary))
-        if any(view.quarter_turns for view in self.views) and len(shape) != 4:
-            raise InputError(f"inputs of shape {tuple(shape[1:])} are not images; only images can be rotated")
-        if any(view.of_images for view in self.views) and (len(shape) != 4 or self.vocabulary):
-            raise InputError(
-                f"inputs of shape {tuple(shape[1:])} are not images [channels, height, width]; only images can be "
-                "rotated, blurred or coloured"
-            )
         for view in self.views:
-            if view.colour and len(view.colour) != shape[1]:
-                raise InputError(
-                    f"a colour has {len(view.colour)} factors, but images of shape {tuple(shape[1:])} have "
-                    f"{count_noun(shape[1], 'channel')}; give one for each channel (grey images can be "
-                    "repeated into three channels)"
-                )
-        if any(view.brightness != 1 for view in self.views) and self.vocabulary and self.embeddings is None:
-            raise InputError("token ids have no brightness to change; give embeddings, or leave out the brightness")
-        if any(view.quarter_turns % 2 for view in self.views) and shape[-1] != shape[-2]:
-            raise InputError(f"images of {tuple(shape[1:])} are not square; rotate them by 0 and 180 degrees only")
-        if any(view.noise for view in self.views) and self.vocabulary and self.embeddings is None:
-            raise InputError("token ids cannot be made noisy; give embeddings, or leave out the noise")
+            self._require_fitting(view)
+
+    def _require_fitting(self, view: View) -> None:
+        """Raises InputError if the examples cannot be seen under a view."""
+        shape, labels = self.inputs.shape[1:], range(self.num_labels)
+        if view.label_map is not None and not (len(view.label_map) == len(labels) and set(view.label_map) <= {*labels}):
+            raise InputError(f"a label_map is {view.label_map}; map each of the {len(labels)} labels to one of them")
+        if view.of_images and (len(shape) != 3 or self.vocabulary):
+            raise InputError(
+                f"inputs of shape {tuple(shape)} are not images [channels, height, width]; only images can be rotated, "
+                "blurred or coloured"
+            )
+        if view.colour and len(view.colour) != shape[0]:
+            raise InputError(
+                f"a colour has {len(view.colour)} factors, but images of shape {tuple(shape)} have "
+                f"{count_noun(shape[0], 'channel')}; give one for each channel (grey images can be repeated into three "
+                "channels)"
+            )
+        if view.quarter_turns % 2 and shape[-1] != shape[-2]:
+            raise InputError(f"images of {tuple(shape)} are not square; rotate them by 0 and 180 degrees only")
+        if (view.brightness != 1 or view.noise) and self.vocabulary and self.embeddings is None:
+            raise InputError("token ids have no brightness and no noise; give embeddings, or leave these out")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -298,7 +324,7 @@ class Examples:
         `decoding` converts the bytes to what `batch` returns. Reading bytes takes a quarter of the time.
         """
         seen, varies = self._find_views(index), not self.decoding(dtype).is_uniform
-        changed = any(replace(view, quarter_turns=0, label_map=None) != View() for view, _ in seen)
+        changed = any(replace(view, quarter_turns=0, label_map=None) != _PLAIN for view, _ in seen)
         rotate_images = any(view.quarter_turns for view, _ in seen)
         if self.inputs.dtype != torch.uint8 or self.embeddings is not None or changed or (rotate_images and varies):
             return None
@@ -347,14 +373,14 @@ class Examples:
         Does not wait for a GPU if the indices are on the CPU.
         """
         if len(self.views) == 1:
-            return [(self.views[0], slice(None))] if self.views[0] != View() else []
+            return [(self.views[0], slice(None))] if self.views[0] != _PLAIN else []
         numbers = index // len(self)
         found, counts = numbers.unique_consecutive(return_counts=True)
         if len(found) * _LONG_RUN <= len(index):  # slices are read and written in place, positions are copied
             stops = counts.cumsum(0).tolist()
             runs = zip(map(self.views.__getitem__, found.tolist()), [0, *stops], stops, strict=False)
-            return [(view, slice(start, stop)) for view, start, stop in runs if view != View()]
-        changed = [int(number) for number in numbers.unique() if self.views[int(number)] != View()]
+            return [(view, slice(start, stop)) for view, start, stop in runs if view != _PLAIN]
+        changed = [int(number) for number in numbers.unique() if self.views[int(number)] != _PLAIN]
         return [
             (self.views[number], send((numbers == number).nonzero().flatten(), self.labels.device))
             for number in changed

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.data.checks import require_shifted
+from lit_cfl.options import require_options
 from lit_cfl.seeds import derive
 
 
@@ -72,6 +73,9 @@ class Shift(ABC):
 
     participants: Literal["all", "warm"] = field(default="all", kw_only=True)
     concepts: ClassVar[int] = 1  # number of views that the shift makes from each existing one
+
+    def __post_init__(self) -> None:
+        require_options(self, f"{type(self).__name__}: ")
 
     def widen(self, examples: Examples) -> Examples:
         """Adds this shift's views to the examples, which multiplies their number of views by `concepts`."""

@@ -23,9 +23,8 @@ from math import ceil
 
 from lightning import LightningModule
 
-from lit_cfl.cores import count_cores
 from lit_cfl.data import FederatedData
-from lit_cfl.devices import count_gpus, gib_of_gpu
+from lit_cfl.devices import count_cores, count_gpus, gib_of_gpu
 from lit_cfl.engines.agreement import Trial
 from lit_cfl.engines.check_module import require_module
 from lit_cfl.engines.cohort import TrainingWay

@@ -10,7 +10,7 @@ from rich.console import Console
 from torch import Tensor
 
 from lit_cfl.algorithms.base import Algorithm
-from lit_cfl.cores import count_cores
+from lit_cfl.devices import count_cores
 from lit_cfl.engines.agreement import Trial
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ways import get_way

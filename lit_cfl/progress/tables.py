@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:  # these import Lightning, which a page of results does not need
-    from lit_cfl.evaluation import SplitScores
+    from lit_cfl.client_scores import SplitScores
     from lit_cfl.runs.newcomers import PlacedNewcomers
 
 

@@ -13,10 +13,10 @@ import yaml
 
 from lit_cfl.data.npz import read_npz
 from lit_cfl.data.partition_file import read_about, true_clusters_in
-from lit_cfl.metric_names import TEXT_COLUMNS, Row, main_score
+from lit_cfl.metric_names import TEXT_COLUMNS, Row
 from lit_cfl.pictures.colours import add_colours, match_colours
 from lit_cfl.pictures.figure import finite_number
-from lit_cfl.scores import ACCURACY, Score, read_scores
+from lit_cfl.scores import Score, read_scores
 from lit_cfl.storage.config_file import OtherFormatError, stored_config
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.storage.digests import SUMS, find_changed, read_digests
@@ -70,10 +70,8 @@ class RunFiles:
 
     @property
     def score(self) -> Score:
-        """The task's main score; an unfinished run has only its name."""
-        if self.summary:
-            return read_scores(self.summary)[0]
-        return Score.of_name(main_score(self.rows[0])) if self.rows else ACCURACY
+        """The task's main score."""
+        return read_scores(self.summary or self.environment)[0]
 
     @property
     def status(self) -> str:

@@ -70,7 +70,7 @@ def _environment(groups: Sequence[Group]) -> Table | None:
         for run in group.runs:
             for name, value in _flat_environment(run.environment).items():
                 found.setdefault(name, {}).setdefault(value, group.name)
-    rows = [[name, "; ".join(values)] for name, values in found.items() if name != "run_id"]
+    rows = [[name, "; ".join(values)] for name, values in found.items() if name not in ("run_id", "scores")]
     return Table("Environment", ["", ""], rows, folded=True) if rows else None
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.reproducible_products import SETTING
 from lit_cfl.engines.steps import describe_steps
-from lit_cfl.reproducible_products import SETTING
 
 ENVIRONMENT = "environment.json"
 _PACKAGES = ("lit-cfl", "torch", "lightning", "numpy", "scikit-learn", "scipy")

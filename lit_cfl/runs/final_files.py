@@ -4,12 +4,14 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from lit_cfl.evaluation import Evaluation, place_for_scoring, score_clients
+from lit_cfl.client_scores import score_clients
+from lit_cfl.evaluation import Evaluation, place_for_scoring
 from lit_cfl.experiment import PreparedRun
 from lit_cfl.metric_names import Row
 from lit_cfl.rounds import Round
 from lit_cfl.runs.rows import client_rows, membership_arrays
 from lit_cfl.runs.run_directory import RunDirectory
+from lit_cfl.scores import describe_scores
 from lit_cfl.storage.atomic_writes import write_json
 
 
@@ -38,6 +40,7 @@ def write_end(
     directory.write_clients(rows, models, named=bool(r.data.names))
     summary: Row = {"algorithm": type(prepared.experiment.algorithm).__name__, "seed": prepared.seed}
     summary |= {"partition": prepared.fingerprint["partition"], "stopped": stopped} | directory.rows[-1]
+    summary["scores"] = describe_scores(prepared.engine.scores)
     summary |= {score.best_column: best.get(score.name) for score in prepared.engine.scores}
     known = [row["clusters/silhouette"] for row in directory.rows if row["clusters/silhouette"] is not None]
     summary["clusters/silhouette"] = known[-1] if known else None  # known if the algorithm compared clients

@@ -9,12 +9,12 @@ from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.algorithms.base import Algorithm, Assignment, State
+from lit_cfl.client_scores import SplitScores, score_clients
 from lit_cfl.clustering.cluster_scores import agreement
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.engines.check_module import mark_tokens
 from lit_cfl.engines.engine import Engine
 from lit_cfl.errors import InputError, Notice, join_ids, name_clients
-from lit_cfl.evaluation import SplitScores, score_clients
 from lit_cfl.experiment import PreparedRun
 from lit_cfl.seeds import generator
 

@@ -193,7 +193,7 @@ def mean_summary(summaries: Sequence[Row]) -> Row:
     keys = [key for key, value in summaries[0].items() if "/" in key and not isinstance(value, str)]
     known = {key: [summary[key] for summary in summaries if summary.get(key) is not None] for key in keys}
     means = {key: fmean(found) if len(found) == len(summaries) else None for key, found in known.items()}
-    return {"algorithm": summaries[0]["algorithm"], "seeds": len(summaries)} | means
+    return {name: summaries[0][name] for name in ("algorithm", "scores")} | {"seeds": len(summaries)} | means
 
 
 def _run_one(

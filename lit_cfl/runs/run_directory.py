@@ -25,7 +25,7 @@ from lit_cfl.errors import InputError, Notice
 from lit_cfl.metric_names import SHIFTS, client_columns, cluster_columns, metric_columns, weight_columns
 from lit_cfl.runs.client_rounds import FOLDER, part_name, write_part
 from lit_cfl.runs.environment import ENVIRONMENT, environment, read_run_id, resumed_environment
-from lit_cfl.scores import CLASSIFIER, Scores
+from lit_cfl.scores import CLASSIFIER, Scores, describe_scores
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically, write_json
 from lit_cfl.storage.config_file import require_unused, write_config
 from lit_cfl.storage.csv_log import CsvLog, blank_nan, read_table, text_of
@@ -92,7 +92,7 @@ class RunDirectory:
     def _start(self, data: FederatedData | None) -> None:
         """Writes the files that exist before the first round."""
         # written first, since it marks the folder as a run's
-        self._write_environment(environment() | {"run_id": self.run_id})
+        self._write_environment(environment() | {"run_id": self.run_id, "scores": describe_scores(self.scores)})
         for table in self._tables.values():
             table.start()
         self.rows, self.digests = [], {}

@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from lit_cfl.evaluation import Evaluation, SplitScores
+from lit_cfl.client_scores import SplitScores
+from lit_cfl.evaluation import Evaluation
 from lit_cfl.metric_names import Row
 from lit_cfl.rounds import Round
 from lit_cfl.runs.rows import members

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from lit_cfl.errors import InputError, suggest
-from lit_cfl.own_names import import_object
+from lit_cfl.options import import_object
 from lit_cfl.scores import ACCURACY, Score, Scores, SetScore
 
 if TYPE_CHECKING:

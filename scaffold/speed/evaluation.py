@@ -19,13 +19,13 @@ import torch
 from engines import NETS
 from tables import print_rows
 
+from lit_cfl.client_scores import score_clients
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.cohort import TrainingWay
 from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ways import WAYS
-from lit_cfl.evaluation import score_clients
 from lit_cfl.metric_names import Row
 from lit_cfl.tasks import Classification
 

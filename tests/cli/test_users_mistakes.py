@@ -413,7 +413,7 @@ data --data Digits --data.rotations [0,180] --data.partition_file ran/partition.
 data --data Digits --data.skew LabelShifts --data.skew.shifts [0,x] => data.skew.shifts | x | whole number
 data --data Digits --data.partition LabelGroups --data.partition.groups 0,1 x \
     => data.partition.groups | x | whole number
-data --data Digits --data.rotations [] => rotations | [0] => data.rotations | [0]
+data --data Digits --data.rotations [] => rotations | list | cluster => data.rotations | list | cluster
 
 # comparisons
 COMPARE FedAvg IFCA --IFCA.num_clusters x => IFCA.num_clusters | x | whole number

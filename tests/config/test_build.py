@@ -159,12 +159,12 @@ def test_a_task_other_than_a_function_is_refused_with_the_way_to_write_it():
     [
         (
             {"algorithm": "FedAvg"},
-            "algorithm is 'FedAvg'; give an object of Algorithm, such as FedGroup(num_clusters=3)",
+            "algorithm is 'FedAvg'; give an object of Algorithm",
         ),
         ({"algorithm": FedAvg}, "algorithm is the class FedAvg; give an object of it: FedAvg(...)"),
         ({"algorithm": FedAvg(), "baseline": "FedAvg"}, "baseline is 'FedAvg'; give an object of Algorithm"),
-        ({"data": torch.ones(3, 2)}, "data is a Tensor; give an object of FederatedDataModule, such as ArrayData"),
-        ({"local": {"epochs": 3}}, "local is {'epochs': 3}; give an object of LocalTraining, such as LocalTraining("),
+        ({"data": torch.ones(3, 2)}, "data is a Tensor; give an object of FederatedDataModule"),
+        ({"local": {"epochs": 3}}, "local is {'epochs': 3}; give an object of LocalTraining"),
         ({"seeds": 3}, "seeds is 3; give a list, such as [3]"),
     ],
 )

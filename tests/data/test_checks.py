@@ -172,8 +172,8 @@ def test_shared_test_lists_are_looked_at_once_and_name_their_clients():
             {"inputs": torch.zeros(60, 2).int(), "vocabulary": 9, "embeddings": torch.zeros(8, 3)},
             "embeddings has 8 rows, but vocabulary is 9",
         ),
-        ({"views": (View(label_map=(1, 0)),)}, r"label_map \(1, 0\); give a label of 0 to 2 for each of the 3"),
-        ({"views": (View(label_map=(1, 0, 3)),)}, r"label_map \(1, 0, 3\)"),
+        ({"views": (View(label_map=(1, 0)),)}, r"label_map is \(1, 0\); map each of the 3 labels to one of them"),
+        ({"views": (View(label_map=(1, 0, 3)),)}, r"label_map is \(1, 0, 3\)"),
     ],
 )
 def test_examples_that_do_not_fit_are_refused(changes: dict[str, Any], expected: str):

@@ -42,17 +42,6 @@ def test_clients_without_a_model_at_the_first_release_are_noted():
     assert after.num_examples.tolist() == [4, 8]
 
 
-def test_shrinking_release_takes_shares_of_what_is_there():
-    sizes = (1, 3, 7, 99, 1600)
-    data, expected = with_sizes(*sizes), list(sizes)
-    for r, share in ((0, 0.25), (50, 0.5), (100, 0.75), (150, 1.0)):
-        data, _ = apply_shifts(data, [Incremental(release="shrinking")], r, 0, data.population)
-        expected = [ceil(Fraction(share) * n) for n in expected]
-        assert data.num_examples.tolist() == expected
-        assert (data.train.sizes + data.withheld.sizes).tolist() == list(sizes)
-    assert data.num_examples[-1] / 1600 == 0.09375  # C3
-
-
 def test_release_changes_nothing_between_its_rounds():
     data, shift = with_sizes(8, 9), Incremental((2, 4), (0.5, 1.0))
     assert [data_at(data, [shift], r, 0).num_examples.tolist() for r in range(6)] == [
@@ -101,14 +90,13 @@ def test_nothing_released_is_taken_back_after_swaps():
     assert after(rich, Incremental((0, 1), (0.25, 0.3)), round=1).num_examples.tolist() == [3, 3]
 
 
-@pytest.mark.parametrize("release", ["nominal", "shrinking"])
-def test_client_cold_at_the_first_release_keeps_all(release: str):
-    data, shift = with_sizes(8, 8, 8), Incremental((0, 1), (0.25, 0.5), release, participants="warm")
+def test_client_cold_at_the_first_release_keeps_all():
+    data, shift = with_sizes(8, 8, 8), Incremental((0, 1), (0.25, 0.5), participants="warm")
     first = after(data, shift, warm=ids(0, 2))
     assert first.num_examples.tolist() == [2, 8, 2]
     assert first.train[1].tolist() == data.train[1].tolist()
     then = after(first, shift, round=1, warm=ids(0, 1))
-    assert then.num_examples.tolist() == [4 if release == "nominal" else 1, 8, 2]
+    assert then.num_examples.tolist() == [4, 8, 2]
 
 
 # Bad input

@@ -1,5 +1,7 @@
 """Tests clusters of clients with the same labels, or with one dominant label."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import assume, given
@@ -96,19 +98,19 @@ def test_dominant_class_gives_out_as_much_as_there_is_for_all():
 
 
 @pytest.mark.parametrize(
-    ("partition", "message"),
+    ("make", "message"),
     [
-        (DominantClass(8, 0.0, 5), "num_clusters is 5; give 1 to 4, as there are 8 clients and 4 labels"),
-        (DominantClass(3, 0.0, 4), "num_clusters is 4; give 1 to 3"),
-        (DominantClass(8, 0.0, 0), "num_clusters is 0"),
-        (DominantClass(8, 0.0, 2, 1.2), "beta is 1.2, and the data have 4 labels; give a beta of 0 to 1"),
-        (DominantClass(8, 0.0, 2, 0.5, 0), "8 clients cannot have 0 examples each"),
-        (DominantClass(100, 0.0, 2, 1.0), "100 clients cannot have 0 examples each, .* at most 0 each"),
+        (lambda: DominantClass(8, 0.0, 5), "num_clusters is 5; give 1 to 4, as there are 8 clients and 4 labels"),
+        (lambda: DominantClass(3, 0.0, 4), "num_clusters is 4; give 1 to 3"),
+        (lambda: DominantClass(8, 0.0, 0), "num_clusters is 0"),
+        (lambda: DominantClass(8, 0.0, 2, 1.2), "DominantClass: beta is 1.2; give 0 to 1"),
+        (lambda: DominantClass(8, 0.0, 2, 0.5, 0), "examples_per_client is 0; give 1 or more, or null"),
+        (lambda: DominantClass(100, 0.0, 2, 1.0), "100 clients cannot have 0 examples each, .* at most 0 each"),
     ],
 )
-def test_impossible_dominance_is_refused(partition: PartitionWithTestRule, message: str):
+def test_impossible_dominance_is_refused(make: Callable[[], PartitionWithTestRule], message: str):
     with pytest.raises(InputError, match=message):
-        divided(partition, pool_of(labels_of([10] * 4)))
+        divided(make(), pool_of(labels_of([10] * 4)))
 
 
 def test_label_of_a_cluster_that_nobody_has_is_refused():

@@ -75,19 +75,9 @@ def test_gradual_drift_logs_what_changes():
     assert changed.tolist() == [seen(data, client).total() for client in range(12)]
 
 
-def test_recurring_drift_comes_and_goes():
-    shift = LabelDrift(share=1.0, start=3, period=2)
-    data = made(shifts=(shift,))
-    on = [bool(drifting(data, shift, r).all()) for r in range(11)]
-    assert on == [r in (3, 4, 7, 8) for r in range(11)]
-    assert [bool(drifting(data, shift, r).any()) for r in range(11)] == on
-    assert everything(data_at(data, [shift], 5, 0)) == everything(data)
-    assert data_at(data, [shift], 7, 0).true_clusters.tolist() == [2 * (client % 2) + 1 for client in range(12)]
-
-
-def test_recurring_drift_may_be_gradual():
-    shift = LabelDrift(share=1.0, start=1, duration=2, period=3)
-    assert [shift.degree(r) for r in range(9)] == [0, 0.5, 1, 1, 0, 0, 0, 0.5, 1]
+def test_degree_grows_from_the_start_over_the_duration():
+    assert [LabelDrift(start=1, duration=2).degree(r) for r in range(5)] == [0, 0.5, 1, 1, 1]
+    assert [LabelDrift(start=2).degree(r) for r in range(5)] == [0, 0, 1, 1, 1]
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.0, 0), (0.3, 12), (0.5, 20), (1.0, 40)])
@@ -143,10 +133,10 @@ def test_drift_that_makes_one_cluster_into_another_is_refused():
 
 
 def test_unknown_cluster_stays_unknown_under_drift():
-    shift = LabelDrift(1.0, start=0, period=1)
+    shift = LabelDrift(1.0, start=1)
     data = made(4, shifts=(shift,))
     data = replace(data, true_clusters=ids(-1, 2, -1, 2))
-    assert [data_at(data, [shift], r, 0).true_clusters.tolist() for r in range(2)] == [[-1, 3, -1, 3], [-1, 2, -1, 2]]
+    assert [data_at(data, [shift], r, 0).true_clusters.tolist() for r in range(2)] == [[-1, 2, -1, 2], [-1, 3, -1, 3]]
 
 
 def test_true_clusters_are_numbered_so_that_each_can_drift():
@@ -224,12 +214,10 @@ def test_clients_that_share_a_list_share_it_under_drift():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"share": 1.5}, "share of clients that drift is 1.5; give 0 to 1"),
-        ({"share": float("nan")}, "share of clients that drift is nan"),
-        ({"start": -1}, "start of a drift is -1 and its duration 0; give 0 or more"),
-        ({"duration": -2}, "its duration -2; give"),
-        ({"period": 0}, "period of a drift is 0 rounds and its duration 0"),
-        ({"period": 3, "duration": 4}, "give a period of 1 or more that is not shorter than the duration"),
+        ({"share": 1.5}, "LabelDrift: share is 1.5; give 0 to 1"),
+        ({"share": float("nan")}, "LabelDrift: share is nan"),
+        ({"start": -1}, "LabelDrift: start is -1; give 0 or more"),
+        ({"duration": -2}, "LabelDrift: duration is -2; give 0 or more"),
     ],
 )
 def test_drift_that_cannot_be_is_refused(options: dict[str, object], message: str):

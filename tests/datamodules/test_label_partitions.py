@@ -1,5 +1,6 @@
 """Tests partitions by label: Dirichlet, classes per client, shards."""
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from partition_cases import counts_in, divided, few, held, labels_of, pool_of, seeds, some_counts
 
 from lit_cfl.datamodules.partition import ClassesPerClient, Dirichlet, InnerDirichlet, PartitionWithTestRule, Shards
+from lit_cfl.datamodules.partition import labels as labels_module
 from lit_cfl.datamodules.partition.base import label_counts
 from lit_cfl.datamodules.partition.labels import grant_requests
 from lit_cfl.errors import InputError
@@ -18,8 +20,9 @@ from lit_cfl.errors import InputError
 @given(some_counts, st.sampled_from([0.3, 1.0]), seeds)
 def test_dirichlet_keeps_the_minimum(counts: list[int], alpha: float, seed: int):
     least = sum(counts) // 8  # half of the average size: most first draws fail
-    partition = Dirichlet(4, 0.0, alpha, min_size=least, max_tries=1000)
-    division = divided(partition, pool_of(labels_of(counts)), seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(labels_module, "MOST_DRAWS", 1000)
+        division = divided(Dirichlet(4, 0.0, alpha, min_size=least), pool_of(labels_of(counts)), seed)
     assert (int(division.train.sizes.min()) >= least, held(division)) == (True, list(range(sum(counts))))
     assert division.true_clusters.tolist() == [-1] * 4
 
@@ -48,21 +51,24 @@ def test_small_alpha_gives_each_label_to_one_client():
 def test_dirichlet_that_cannot_satisfy_the_minimum_names_the_remedy():
     remedy = "alpha 1e-06 leaves some of 7 clients .* take a larger alpha, fewer clients or a smaller min_size"
     with pytest.raises(InputError, match=remedy):
-        divided(Dirichlet(7, 0.0, alpha=1e-6, max_tries=20), pool_of(labels_of([50] * 6)))  # 6 labels for 7 clients
+        divided(Dirichlet(7, 0.0, alpha=1e-6), pool_of(labels_of([50] * 6)))  # 6 labels for 7 clients
 
 
-def test_dirichlet_does_not_try_on_where_it_is_hopeless():
+def test_dirichlet_does_not_try_on_where_it_is_hopeless(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(labels_module, "MOST_DRAWS", 10**12)
     with pytest.raises(InputError, match="in the last draw of at most 1000000000000"):
-        divided(Dirichlet(100, 0.0, alpha=0.01, max_tries=10**12), pool_of(labels_of([300] * 6)))
+        divided(Dirichlet(100, 0.0, alpha=0.01), pool_of(labels_of([300] * 6)))
 
 
-def test_dirichlet_tries_again():
+def test_dirichlet_tries_again(monkeypatch: pytest.MonkeyPatch):
     pool, refused = pool_of(labels_of([40] * 4)), 0
     for seed in range(20):
-        try:
-            divided(Dirichlet(4, 0.0, alpha=0.5, max_tries=1), pool, seed)
-        except InputError:
-            refused += 1
+        with monkeypatch.context() as patch:
+            patch.setattr(labels_module, "MOST_DRAWS", 1)
+            try:
+                divided(Dirichlet(4, 0.0, alpha=0.5), pool, seed)
+            except InputError:
+                refused += 1
         divided(Dirichlet(4, 0.0, alpha=0.5), pool, seed)
     assert 2 < refused < 20
 
@@ -92,28 +98,30 @@ def test_clients_are_tested_on_the_labels_of_their_type():
 
 
 @pytest.mark.parametrize(
-    ("partition", "message"),
+    ("make", "message"),
     [
-        (ClassesPerClient(9, 0.0, 0), "classes is 0; each client can have 1 to 5"),
-        (ClassesPerClient(9, 0.0, 6), "classes is 6; each client can have 1 to 5"),
+        (lambda: ClassesPerClient(9, 0.0, 0), "ClassesPerClient: classes is 0; give 1 or more"),
+        (lambda: ClassesPerClient(9, 0.0, 6), "classes is 6, but the data have 5 labels; give 1 to 5"),
         (
-            ClassesPerClient(3, 0.0, 2),
+            lambda: ClassesPerClient(3, 0.0, 2),
             "3 clients with 2 classes each have only 4 of the 5 labels together; give at least 4",
         ),
-        (ClassesPerClient(10, 0.0, 2), "label 3 has 3 examples for 4 clients; give fewer clients"),
-        (Shards(4, 0.0, 0), "shards_per_client is 0; give 1 or more"),
-        (Shards(4, 0.0, 11), "4 clients cannot share 43 examples with 11 or more each"),
-        (Dirichlet(2, 0.0, alpha=-0.1), "alpha of the Dirichlet distribution is -0.1"),
-        (InnerDirichlet(2, 0.0, alpha=0.0), "alpha of the Dirichlet distribution is 0.0"),
-        (InnerDirichlet(2, 0.0, sizes=[5]), r"sizes is \[5\]; give 1 or more for each of the 2 clients"),
-        (InnerDirichlet(2, 0.0, sizes=[5, 0]), r"sizes is \[5, 0\]; give 1 or more"),
-        (InnerDirichlet(2, 0.0, sizes=[40, 4]), "sizes sum to 44 examples, but there are only 43; give smaller"),
-        (Dirichlet(2, 0.0, max_tries=0), "max_tries is 0; give 1 or more"),
+        (lambda: ClassesPerClient(10, 0.0, 2), "label 3 has 3 examples for 4 clients; give fewer clients"),
+        (lambda: Shards(4, 0.0, 0), "shards_per_client is 0; give 1 or more"),
+        (lambda: Shards(4, 0.0, 11), "4 clients cannot share 43 examples with 11 or more each"),
+        (lambda: Dirichlet(2, 0.0, alpha=-0.1), "Dirichlet: alpha is -0.1; give a number above 0"),
+        (lambda: InnerDirichlet(2, 0.0, alpha=0.0), "InnerDirichlet: alpha is 0.0; give a number above 0"),
+        (lambda: InnerDirichlet(2, 0.0, sizes=[5]), r"sizes is \[5\]; give 1 or more for each of the 2 clients"),
+        (lambda: InnerDirichlet(2, 0.0, sizes=[5, 0]), r"sizes is \[5, 0\]; give 1 or more"),
+        (
+            lambda: InnerDirichlet(2, 0.0, sizes=[40, 4]),
+            "sizes sum to 44 examples, but there are only 43",
+        ),
     ],
 )
-def test_impossible_labels_are_refused(partition: PartitionWithTestRule, message: str):
+def test_impossible_labels_are_refused(make: Callable[[], PartitionWithTestRule], message: str):
     with pytest.raises(InputError, match=message):
-        divided(partition, pool_of(labels_of([10, 10, 10, 3, 10])))
+        divided(make(), pool_of(labels_of([10, 10, 10, 3, 10])))
 
 
 def test_fewest_clients_that_have_all_labels_are_enough():

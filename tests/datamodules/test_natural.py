@@ -109,10 +109,10 @@ def test_natural_clients_follow_the_seed():
         (lambda: divided(Natural(6), owned_pool()), "no client has 6 examples, the largest has 5; lower min_examples"),
         (lambda: divided(Natural(), owned_pool(ids(-1, -1))), "no client has 1 examples, the largest has 0"),
         (lambda: divided(Natural(test="own"), owned_pool()), "test is 'own', but no client that trains owns a test"),
-        (lambda: Natural(test=1.0), "test is 1.0; give a share, 0 or more and below 1"),
-        (lambda: Natural(test="owner"), "test is 'owner'; give a share, 'own' or null"),
+        (lambda: Natural(test=1.0), "Natural: test is 1.0; give own, or 0 or more and below 1, or null"),
+        (lambda: Natural(test="owner"), r"did you mean own\?\); give own or a number"),
         (lambda: Natural(0), "min_examples is 0; give 1 or more"),
-        (lambda: Natural(max_clients=0), "max_clients is 0; give 1 or more, or null for all"),
+        (lambda: Natural(max_clients=0), "max_clients is 0; give 1 or more, or null"),
     ],
 )
 def test_impossible_natural_clients_are_refused(make: object, message: str):

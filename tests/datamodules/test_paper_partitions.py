@@ -11,11 +11,15 @@ from paper_cases import all_of, balanced, divided, labels_by_client, pool_of, re
 from quadratic import ids
 
 from lit_cfl.data import ClientIndex
-from lit_cfl.datamodules.partition import MNIST1000, Ditto500, FedProxFEMNIST, Partition
+from lit_cfl.datamodules.partition import MNIST1000, Ditto500, FedProxFEMNIST, Partition, paper_partitions
 from lit_cfl.datamodules.partition.base import label_counts
-from lit_cfl.datamodules.partition.ditto500 import deal_in_cycles, draw_wanted_images
 from lit_cfl.datamodules.partition.labels import consecutive_starts, cyclic_labels, join_pieces
-from lit_cfl.datamodules.partition.mnist1000 import draw_sizes, grant_in_order
+from lit_cfl.datamodules.partition.paper_partitions import (
+    deal_in_cycles,
+    draw_sizes,
+    draw_wanted_images,
+    grant_in_order,
+)
 from lit_cfl.errors import InputError, Notice
 
 # Pieces
@@ -54,20 +58,19 @@ def test_other_label_spaces_are_refused(partition: Partition):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: MNIST1000(0), "classes of MNIST1000 is 0; give 1 to 10"),
-        (lambda: MNIST1000(11), "classes of MNIST1000 is 11; give 1 to 10"),
+        (lambda: MNIST1000(0), "MNIST1000: classes is 0; give 1 to 10"),
+        (lambda: MNIST1000(11), "MNIST1000: classes is 11; give 1 to 10"),
         (
             lambda: divided(MNIST1000(), pool_of(balanced(999))),
             "MNIST1000 needs 1000 examples of each label, .* has 999",
         ),
-        (lambda: Ditto500(-1), "seed of Ditto500 is -1"),
+        (lambda: Ditto500(-1), "Ditto500: seed is -1"),
         (lambda: divided(Ditto500(), pool_of(balanced(6000))), "Ditto500 tests on the source's test part"),
         (
             lambda: divided(Ditto500(), pool_of(balanced(6000), balanced(40))),
             r"Ditto500 needs \d+ examples of each label",
         ),
-        (lambda: FedProxFEMNIST(0), "num_clients is 0 and images_per_label 4000; give 1 or more"),
-        (lambda: FedProxFEMNIST(images_per_label=0), "images_per_label 0; give 1 or more"),
+        (lambda: FedProxFEMNIST(0), "num_clients is 0; give 1 or more"),
     ],
 )
 def test_impossible_generators_are_refused(make: object, message: str):
@@ -195,9 +198,10 @@ def test_mnist_total_of_the_released_rule():
 
 
 @pytest.mark.parametrize("sharing", [True, False])
-def test_femnist_clients_have_three_letters_in_equal_numbers(sharing: bool):
+def test_femnist_clients_have_three_letters_in_equal_numbers(sharing: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(paper_partitions, "LETTER_IMAGES", 4500)
     pool = pool_of(balanced(4500), num_labels=26)
-    division = divided(FedProxFEMNIST(sharing=sharing, images_per_label=4500), pool)
+    division = divided(FedProxFEMNIST(sharing=sharing), pool)
     has = sum(label_counts(index, pool.labels, 10) for index in (division.train, division.test))
     for client, row in enumerate(has.tolist()):
         mine = [row[(client + j) % 10] for j in range(3)]
@@ -239,21 +243,24 @@ def test_sharing_does_not_change_the_sizes():
     assert sizes_of(one).tolist() == sizes_of(other).tolist()
 
 
-def test_femnist_uses_at_most_so_many_images_of_a_letter_at_random():
+def test_femnist_uses_at_most_so_many_images_of_a_letter_at_random(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(paper_partitions, "LETTER_IMAGES", 30)
     pool = pool_of(balanced(100))
     with pytest.warns(Notice):
-        one, other = (all_of(divided(FedProxFEMNIST(images_per_label=30), pool, seed)).unique() for seed in (0, 1))
+        one, other = (all_of(divided(FedProxFEMNIST(), pool, seed)).unique() for seed in (0, 1))
     assert (len(one), len(other)) == (300, 300)
     assert one.tolist() != other.tolist()
 
 
-def test_clients_that_would_need_more_images_than_exist_are_named():
+def test_clients_that_would_need_more_images_than_exist_are_named(monkeypatch: pytest.MonkeyPatch):
     whole = divided(FedProxFEMNIST(), pool_of(balanced(4000)))
     wanted = sum(label_counts(index, pool_of(balanced(4000)).labels, 10) for index in (whole.train, whole.test)).max(1)
     short = int((wanted.values > 30).sum())
     assert 0 < short < 200
+    monkeypatch.setattr(paper_partitions, "LETTER_IMAGES", 30)
     with pytest.warns(Notice, match=rf"^{short} of 200 clients should have more images of a letter than exist"):
-        capped = divided(FedProxFEMNIST(images_per_label=30), pool_of(balanced(100)))
+        capped = divided(FedProxFEMNIST(), pool_of(balanced(100)))
+    monkeypatch.undo()
     assert int((sizes_of(capped) == 3 * 30).sum()) >= short
     with warnings.catch_warnings():
         warnings.simplefilter("error")

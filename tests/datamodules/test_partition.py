@@ -1,5 +1,6 @@
 """Tests rules common to all partitions: each example goes to one client, and equal seeds give equal clients."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -119,7 +120,7 @@ def test_leaving_out_the_test_part_needs_a_share():
 
 @pytest.mark.parametrize("test", ["own", "similar", ""])
 def test_rule_for_test_data_that_does_not_exist_is_refused(test: str):
-    with pytest.raises(InputError, match=f"test is '{test}'; give a share, 'alike', 'shared', 'everything' or null"):
+    with pytest.raises(InputError, match=f"IID: test is '{test}'.*; give alike, shared, everything or a number"):
         IID(3, test)
 
 
@@ -164,7 +165,7 @@ def test_more_clients_than_examples_are_refused(partition: PartitionWithTestRule
 
 @pytest.mark.parametrize("number", [0, -3])
 def test_no_clients_are_refused(number: int):
-    with pytest.raises(InputError, match=f"num_clients is {number} and min_size 1; give 1 or more for both"):
+    with pytest.raises(InputError, match=f"IID: num_clients is {number}; give 1 or more"):
         divided(IID(number), pool_of(labels_of([10, 10])))
 
 
@@ -254,18 +255,18 @@ def test_dirichlet_sizes_have_the_variance_of_their_law(alpha: float):
 
 
 @pytest.mark.parametrize(
-    ("partition", "message"),
+    ("make", "message"),
     [
-        (LogNormalSizes(4, sigma=-1.0), "sigma of the sizes is -1.0; give 0 or more"),
-        (PowerLawSizes(4, exponent=float("nan")), "exponent of the sizes is nan; give 0 or more"),
-        (DirichletSizes(4, alpha=0.0), "alpha of the Dirichlet distribution is 0.0; it must be above 0"),
+        (lambda: LogNormalSizes(4, sigma=-1.0), "LogNormalSizes: sigma is -1.0; give 0 or more"),
+        (lambda: PowerLawSizes(4, exponent=float("nan")), "PowerLawSizes: exponent is nan; give 0 or more"),
+        (lambda: DirichletSizes(4, alpha=0.0), "DirichletSizes: alpha is 0.0; give a number above 0"),
         (
-            DirichletSizes(4, min_size=26),
+            lambda: DirichletSizes(4, min_size=26),
             "cannot share 100 examples with 26 or more each; give fewer clients .3 at most. or",
         ),
-        (DirichletSizes(4, min_size=0), "num_clients is 4 and min_size 0; give 1 or more for both"),
+        (lambda: DirichletSizes(4, min_size=0), "DirichletSizes: min_size is 0; give 1 or more"),
     ],
 )
-def test_impossible_sizes_are_refused(partition: PartitionWithTestRule, message: str):
+def test_impossible_sizes_are_refused(make: Callable[[], PartitionWithTestRule], message: str):
     with pytest.raises(InputError, match=message):
-        divided(replace(partition, test=0.0), pool_of(labels_of([50, 50])))
+        divided(replace(make(), test=0.0), pool_of(labels_of([50, 50])))

@@ -109,7 +109,7 @@ def test_a_folder_of_clients_needs_as_many_labels_in_each(tmp_path: Path):
             {},
             r"labels have shape \(2, 3, 1\); give \[N, ...\] and \[N\] with N at least 1 \(for several .*\[N, L\]",
         ),
-        (torch.zeros(2, 3), {"views": (View(label_map=(1, 0, 2)),)}, "Own: a view has the label_map"),
+        (torch.zeros(2, 3), {"views": (View(label_map=(1, 0, 2)),)}, r"a label_map is \(1, 0, 2\); map each of"),
     ],
 )
 def test_own_examples_are_checked(labels: torch.Tensor, options: dict[str, Any], message: str):

@@ -356,7 +356,7 @@ def test_data_keep_their_drift_when_they_are_swapped(name: str):
 
 TIMELINES = {  # whether the new labels hold in each round
     "sudden": (LabelDrift(share=0.6, start=2), [0, 0, 1, 1, 1, 1]),
-    "recurring": (LabelDrift(share=0.6, start=1, period=2), [0, 1, 1, 0, 0, 1]),
+    "from the first round on": (LabelDrift(share=0.6, start=0), [1, 1, 1, 1, 1, 1]),
 }
 
 

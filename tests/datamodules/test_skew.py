@@ -88,40 +88,45 @@ def test_noise_has_a_level_for_each_cluster():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Rotations((0, 45)), "by 45 degrees would blur the images; give multiples of 90"),
-        (lambda: Rotations(()), r"rotations is empty; give at least one, \[0\] for no change"),
-        (lambda: Rotations((90, 450)), r"rotations \[90, 90\] contains a value twice"),
-        (lambda: NoiseLevels((0.5, -0.1)), "noise level is -0.1; it must be 0 or more"),
-        (lambda: NoiseLevels((float("nan"),)), "noise level is nan"),
-        (lambda: NoiseLevels((float("inf"),)), "noise level is inf"),
-        (lambda: NoiseLevels((0.5, 0.5)), "contains a value twice"),
-        (lambda: NoiseLevels(()), "noise levels is empty"),
-        (lambda: LabelPermutations(0), "num_clusters of label permutations is 0; give 1 or more"),
+        (lambda: Rotations((0, 45)), "Rotations: 45 degrees would blur the images; give whole multiples of 90"),
+        (lambda: Rotations(()), r"Rotations: degrees is \(\); give a list with one value per cluster"),
+        (lambda: Rotations((90, 450)), r"Rotations: \(90, 450\) gives two clusters the same view; give distinct"),
+        (lambda: Rotations(90), "Rotations: degrees is 90; give a list with one value per cluster"),
+        (lambda: Rotations([0, "90"]), "Rotations: '90' degrees"),
+        (lambda: Rotations([0, 90.0]), "Rotations: 90.0 degrees would blur the images; give whole multiples of 90"),
+        (lambda: Rotations("90"), "Rotations: degrees is '90'; give a list"),
+        (lambda: NoiseLevels((0.5, -0.1)), "NoiseLevels: a noise level is -0.1; give 0 or more"),
+        (lambda: NoiseLevels((float("nan"),)), "a noise level is nan"),
+        (lambda: NoiseLevels((float("inf"),)), "a noise level is inf"),
+        (lambda: NoiseLevels((0.5, 0.5)), "two clusters the same view"),
+        (lambda: NoiseLevels(0.5), "NoiseLevels: levels is 0.5; give a list"),
+        (lambda: NoiseLevels([0.0, "much"]), "NoiseLevels: a noise level is 'much'; give 0 or more"),
+        (lambda: LabelPermutations(0), "LabelPermutations: num_clusters is 0; give 1 or more"),
         (
             lambda: LabelPermutations(7).views(3),
             "3 labels have too few different permutations for 7 clusters; lower num_clusters",
         ),
-        (lambda: LabelShifts(()), "label shifts is empty"),
-        (lambda: Rotations(90), r"rotations is 90; give a list of whole numbers, one per cluster, such as \[0, 90\]"),
-        (lambda: Rotations([0, 90.0]), r"rotations is \[0, 90.0\]; give a list of whole numbers"),
-        (lambda: Rotations("90"), "rotations is '90'; give a list"),
-        (lambda: LabelShifts(3), "label shifts is 3; give a list of whole numbers"),
-        (lambda: LabelShifts([0, 1.5]), r"label shifts is \[0, 1.5\]; give a list of whole numbers"),
-        (lambda: NoiseLevels(0.5), r"noise levels is 0.5; give a list of numbers, .* such as \[0, 0.5\]"),
-        (lambda: NoiseLevels([0.0, "much"]), "noise levels is .*; give a list of numbers"),
         (lambda: FreeRotations([0, float("nan")]), "a rotation is nan; give a number"),
-        (lambda: FreeRotations([30, 390]), r"rotations \[30, 30\] contains a value twice"),
+        (lambda: FreeRotations([30, 390]), r"FreeRotations: \[30, 390\] gives two clusters the same view"),
         (lambda: Blurs([-1.0]), "a blur is -1.0; give 0 or more"),
         (lambda: Brightnesses([1.0, float("inf")]), "a brightness is inf; give 0 or more"),
-        (lambda: Colours([]), r"colours are \[\]; give one list per cluster"),
+        (lambda: Colours([]), r"Colours: factors is \[\]; give a list"),
+        (lambda: Colours([3]), r"a colour is 3; give one factor for each channel, such as \[1, 0, 0\]"),
         (lambda: Colours([[1, 0, -1]]), "a factor of a colour is -1; give 0 or more"),
-        (lambda: Colours([[1, 0], [1, 0]]), "contains a value twice"),
-        (lambda: LabelSwaps([[], [1]]), r"labels to swap are \[1\]; give two or more different ones"),
-        (lambda: LabelSwaps([[], [1, 1]]), r"labels to swap are \[1, 1\]; give two or more different ones"),
-        (lambda: LabelSwaps([0, 1]), r"labels to swap are 0; give a list of labels, such as \[0, 1\]"),
+        (lambda: Colours([[1, 0], [1, 0]]), "two clusters the same view"),
+        (lambda: LabelShifts(3), "LabelShifts: shifts is 3; give a list"),
+        (lambda: LabelShifts([0, 1.5]).views(4), r"LabelShifts: a label_map is \(1.5, 2.5.*; give whole numbers"),
+        (lambda: LabelShifts((1, 11)).views(10), r"LabelShifts: \(1, 11\) gives two clusters the same view"),
+        (
+            lambda: LabelSwaps([[], [1]]).views(3),
+            r"labels to swap are \[1\]; give a list of two or more",
+        ),
+        (lambda: LabelSwaps([[], [1, 1]]).views(3), r"labels to swap are \[1, 1\]; give a list of two or more"),
+        (lambda: LabelSwaps([0, 1]).views(3), "labels to swap are 0; give a list of two or more different ones"),
         (lambda: LabelSwaps([[], [0, 9]]).views(3), r"labels to swap are \[0, 9\]; give labels of the data, 0 to 2"),
-        (lambda: LabelSwaps([[0, 1], [1, 0]]).views(3), "give one list per cluster, each with a different result"),
-        (lambda: LabelShifts((1, 11)).views(10), r"label shifts \[1, 1\] contains a value twice"),
+        (lambda: LabelSwaps([[], [0, -1]]).views(3), r"labels to swap are \[0, -1\]; give labels of the data, 0 to 2"),
+        (lambda: LabelSwaps([[0, 1], [1, 0]]).views(3), "two clusters the same view"),
+        (lambda: View(quarter_turns=4), "quarter_turns is 4; give 0 to 3"),
     ],
 )
 def test_skew_that_cannot_be_is_refused(make: object, message: str):
@@ -131,14 +136,14 @@ def test_skew_that_cannot_be_is_refused(make: object, message: str):
 
 def test_skews_that_do_not_fit_the_inputs_are_refused():
     tokens, labels = torch.zeros(2, 5, dtype=torch.int64), ids(0, 1)
-    with pytest.raises(InputError, match="are not images; only images can be rotated"):
+    with pytest.raises(InputError, match=r"are not images .*; only images can be rotated"):
         Examples(tokens, labels, 2, views=Rotations().views(2), vocabulary=9)
-    with pytest.raises(InputError, match="token ids cannot be made noisy"):
+    with pytest.raises(InputError, match="token ids have no brightness and no noise"):
         Examples(tokens, labels, 2, views=NoiseLevels().views(2), vocabulary=9)
     for skew in (FreeRotations(), Blurs(), Colours()):
         with pytest.raises(InputError, match="only images can be rotated, blurred or coloured"):
             Examples(torch.zeros(2, 5), labels, 2, views=skew.views(2))
-    with pytest.raises(InputError, match="token ids have no brightness to change"):
+    with pytest.raises(InputError, match="token ids have no brightness and no noise"):
         Examples(tokens, labels, 2, views=Brightnesses().views(2), vocabulary=9)
     with pytest.raises(InputError, match=r"a colour has 3 factors, but images of shape \(1, 3, 4\) have 1 channel"):
         Examples(torch.zeros(2, 1, 3, 4), labels, 2, views=Colours().views(2))

@@ -12,7 +12,6 @@ import lit_cfl.algorithms
 from lit_cfl.algorithms import Algorithm
 from lit_cfl.config import catalogue
 from lit_cfl.datamodules.partition import FedProxFEMNIST
-from lit_cfl.datamodules.shift import Incremental, SwapPart
 from lit_cfl.tasks import Classification
 
 FOLDER = Path(__file__).parents[2] / "docs" / "algorithms"
@@ -20,7 +19,7 @@ INDEX = (FOLDER / "README.md").read_text()
 POINTS_PAGE = (FOLDER.parent / "disputed_points.md").read_text().partition("## Points that are settled")[0]
 ALL = {name: getattr(lit_cfl.algorithms, name) for name in catalogue.names("algorithms")}
 HEADINGS = ["Paper", "Usage", "What to set", "Metrics", "Departures", "Results"]
-DISPUTED = [1, 2, 3, 4, 5, 7, 8, 10, 11, 13, 14, 17, 19, 20, 21, 26, 29, 36]
+DISPUTED = [1, 2, 4, 5, 7, 8, 10, 11, 13, 14, 17, 19, 20, 21, 26, 29]
 POINTS = {int(line.split(":")[0][3:]): line for line in POINTS_PAGE.splitlines() if re.match(r"\| C\d+:", line)}
 
 
@@ -76,7 +75,7 @@ def test_every_disputed_point_is_in_the_table():
 @pytest.mark.parametrize("number", DISPUTED)
 def test_options_of_a_disputed_point_exist_with_the_default_that_the_table_says(number: int):
     _, _, options, _, _, default, _, _ = (cell.strip() for cell in POINTS[number].split("|"))
-    owners = ALL | {kind.__name__: kind for kind in (Classification, Incremental, SwapPart, FedProxFEMNIST)}
+    owners = ALL | {kind.__name__: kind for kind in (Classification, FedProxFEMNIST)}
     named = re.findall(r"`(\w+)\.(\w+)`", options)
     assert named
     for owner, option in named:

@@ -9,7 +9,7 @@ import torch
 from ragged import SHAPE, ragged_data
 from workloads import one_gpu, work
 
-from lit_cfl.cores import count_cores
+from lit_cfl.devices import count_cores
 from lit_cfl.engines import choose_plan as rule
 from lit_cfl.engines.agreement import Trial
 from lit_cfl.engines.choose_plan import Workload, choose_plan

@@ -25,8 +25,9 @@ from test_kernel_l2 import mlp
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from lit_cfl.cores import count_cores
+from lit_cfl.client_scores import score_clients
 from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.devices import count_cores
 from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
@@ -37,7 +38,6 @@ from lit_cfl.engines.ray import worker as ray_worker
 from lit_cfl.engines.ray.engine import deal
 from lit_cfl.engines.task_protocol import TaskFactory
 from lit_cfl.errors import DivergedError, InputError, Interrupted, Notice, WorkersLostError
-from lit_cfl.evaluation import score_clients
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR
 from lit_cfl.tasks import Classification

@@ -30,6 +30,7 @@ from rich.console import Console
 from studies import STUDY
 
 from lit_cfl.algorithms.base import Assignment
+from lit_cfl.client_scores import SplitScores
 from lit_cfl.compare.command import write_picture
 from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.jobs import Job
@@ -37,7 +38,6 @@ from lit_cfl.compare.results import Results, collect
 from lit_cfl.compare.tables import show_table, write_tables
 from lit_cfl.config.parser import parse_run
 from lit_cfl.data import FederatedData
-from lit_cfl.evaluation import SplitScores
 from lit_cfl.experiment import Experiment
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures import data as data_pictures

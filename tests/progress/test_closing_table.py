@@ -10,13 +10,13 @@ import torch
 from made_runs import write_table
 from rich.console import Console
 
-from lit_cfl.evaluation import SplitScores
+from lit_cfl.client_scores import SplitScores
 from lit_cfl.metric_names import client_columns
 from lit_cfl.progress.summary_table import closing_table
 from lit_cfl.progress.tables import score_table
 from lit_cfl.runs.run import FinishedRun
 from lit_cfl.runs.shared_clients import describe_small_tests
-from lit_cfl.scores import ACCURACY, CLASSIFIER, Score
+from lit_cfl.scores import ACCURACY, CLASSIFIER, Score, describe_scores
 
 pytestmark = pytest.mark.nightly  # a table of tests states these facts
 
@@ -40,6 +40,7 @@ def ended(path: Path, algorithm: str, values: tuple[float, ...], score: Score = 
     summary |= {f"test/weighted_{score.name}": weighted, f"test/mean_{score.name}": sum(values) / 5}
     summary |= {f"test/worst10_{score.name}": min(values), score.best_column: 0.96875}
     summary |= {"clusters/unobserved": 0, "clusters/assigned": 5, "clients/evaluated": 5}
+    summary["scores"] = describe_scores((score,))
     summary |= {
         "traffic/mib": 12.5,
         "traffic/round_mib": 2.5,

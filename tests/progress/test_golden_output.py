@@ -17,7 +17,7 @@ from golden import check_golden, without_times
 from lit_cfl.cli.main import main
 from lit_cfl.metric_names import client_columns
 from lit_cfl.progress import live
-from lit_cfl.scores import ACCURACY, Score
+from lit_cfl.scores import ACCURACY, Score, describe_scores
 from lit_cfl.storage.digests import write_sealed
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -89,7 +89,9 @@ def ended(
     mean |= {f"test/worst10_{score.name}": 0.25, "clusters/ari": None, "clusters/silhouette": 0.375}
     counts = {"clusters/unobserved": 0, "clusters/assigned": 5, "clients/evaluated": len(known)}
     costs = {"traffic/mib": 12.5, "traffic/round_mib": 2.5, "time/elapsed_seconds": 31.5, "time/training_seconds": 9.0}
-    return inside_shown.finished_run(path, {"algorithm": algorithm, "seed": 0} | mean | counts | costs | summary)
+    return inside_shown.finished_run(
+        path, {"algorithm": algorithm, "seed": 0, "scores": describe_scores((score,))} | mean | counts | costs | summary
+    )
 
 
 ERROR = Score("mae", higher_is_better=False)

@@ -29,6 +29,7 @@ from lit_cfl.tracking.options import Tracking
 from lit_cfl.tune.study import Study
 
 SCORE = "test/weighted_accuracy"
+MAE = {"name": "mae", "higher_is_better": False}  # a score as in summary.json
 # 97.5 % quantiles of Student's t with one and two degrees of freedom; that of a normal distribution is 1.96
 T1, T2 = 12.706205, 4.302653
 
@@ -165,7 +166,7 @@ def test_the_best_of_an_error_is_the_lowest(tmp_path: Path):
         run = made_run(tmp_path / name, rows, snapshots=0, over=False)
         table = run / "metrics.csv"
         table.write_text(table.read_text().replace("_accuracy", "_mae"))
-        best = {"test/min_weighted_mae": min(values), "algorithm": "CFL", "seed": 0, "stopped": None}
+        best = {"test/min_weighted_mae": min(values), "algorithm": "CFL", "seed": 0, "stopped": None, "scores": [MAE]}
         (run / "summary.json").write_text(json.dumps(best))
         paths.append(run)
     page = inside_shown.page_of(*paths)
@@ -447,7 +448,8 @@ def test_the_cost_of_a_target_is_known_if_every_run_reaches_it_and_counts_until_
 def test_the_target_of_an_error_is_the_highest_at_the_end_rounded_up(tmp_path: Path):
     path = cases.compared_runs(tmp_path)
     for file in [*path.glob("*/*/*.csv"), *path.glob("*/*/summary.json")]:
-        file.write_text(file.read_text().replace("accuracy", "mae").replace("max_weighted", "min_weighted"))
+        text = file.read_text().replace("accuracy", "mae").replace("max_weighted", "min_weighted")
+        file.write_text(json.dumps(json.loads(text) | {"scores": [MAE]}) if file.suffix == ".json" else text)
         cases.seal(file.parent)
     compared = {name: own for name, own in cases.compared_experiments().items() if name != "Oracle"}
     average, ifca = inside_shown.results_of(path, compared, [0, 1, 2]).rows
@@ -623,7 +625,7 @@ def test_the_gain_on_new_seeds_is_that_on_test_data_seed_by_seed(study: Path):
 
 
 def test_a_smaller_error_on_new_seeds_is_a_gain(study: Path):
-    (study / "trials" / "0000" / "summary.json").write_text(json.dumps({"test/min_weighted_mae": 0.5}))
+    (study / "trials" / "0000" / "summary.json").write_text(json.dumps({"scores": [MAE]}))
     found = {"best": (1.0, 1.5), "default": (3.0, 4.0)}
     summaries = {
         name: {str(seed): {"val/weighted_mae": value, "test/weighted_mae": value} for seed, value in enumerate(own)}
@@ -653,7 +655,7 @@ def test_the_end_of_a_run_has_the_last_scores_gains_of_which_more_is_better_and_
             "test/mean_mae": sum(values) / 5,
             "test/worst10_mae": max(values),
         }
-        summary |= {"test/min_weighted_mae": 0.125, "clusters/unobserved": 0, "clusters/assigned": 5}
+        summary |= {"scores": [MAE], "clusters/unobserved": 0, "clusters/assigned": 5}
         summary |= {"clients/evaluated": 5, "traffic/mib": 1.0, "time/elapsed_seconds": 9.0}
         ends.append(inside_shown.finished_run(tmp_path / name, summary))
     text = inside_shown.end_of_run(inside_shown.finished_run(ends[0].path, ends[0].summary, ends[1]))

@@ -558,6 +558,7 @@ def ended_group(folder: Path, name: str, *seeds: dict[str, Any], score: str = "a
         text = (run / "metrics.csv").read_text().replace("_accuracy", f"_{score}")
         (run / "metrics.csv").write_text(text)
         own = {key: value[seed] for key, value in summary.items()}
+        own |= {"scores": [{"name": score, "higher_is_better": score != "mae"}]}
         (run / "summary.json").write_text(json.dumps({"algorithm": name, "seed": seed, "stopped": None} | own))
         runs.append(read_run(run))
     return Group(name, runs, folder / name)

@@ -100,6 +100,7 @@ def test_scores_of_two_tasks_are_not_compared(tmp_path: Path):
     first, other = made_run(tmp_path / "first"), made_run(tmp_path / "other", over=False)
     text = (other / "metrics.csv").read_text().replace("_accuracy", "_mae")
     (other / "metrics.csv").write_text(text)
+    (other / "environment.json").write_text('{"scores": [{"name": "mae", "higher_is_better": false}]}')
     with pytest.raises(InputError, match=r"first is scored by accuracy, .*other by mae"):
         require_comparable([*read_source(first).groups, *read_source(other).groups])
 

@@ -1,5 +1,6 @@
 """Tests the scores per client and round: they agree with other files, and are the same after a resume."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from digits_experiment import digits
 
 from lit_cfl import Experiment, load_run, run
+from lit_cfl.datamodules import Digits
 from lit_cfl.errors import InputError, Interrupted
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.experiment import CheckpointPlan
@@ -93,13 +95,13 @@ def test_counts_of_classes_add_up_to_the_accuracy_and_to_the_labels_of_each_clie
 def test_counts_of_classes_need_the_file_and_the_accuracy():
     with pytest.raises(InputError, match=r"class_counts is true, but evaluation\.per_client is false"):
         EvaluationPlan(class_counts=True)
-    plan = EvaluationPlan(per_client=True, class_counts=True)
+    plan, data = EvaluationPlan(per_client=True, class_counts=True), Digits(4).federated(0)
     with pytest.raises(
         InputError, match=r"the data are not scored by accuracy; add it to task\.scores, or leave class"
     ):
-        plan.require_accuracy((Score("mae"),), 10)
+        plan.require_possible([], (Score("mae"),), data)
     with pytest.raises(InputError, match="the data have no classes; leave class_counts out"):
-        plan.require_accuracy((Score("mae"),), 0)
+        plan.require_possible([], (Score("mae"),), replace(data, examples=data.examples.without_labels()))
 
 
 def test_the_heat_map_has_a_row_a_client_and_a_column_a_round(tmp_path: Path):

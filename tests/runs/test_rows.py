@@ -10,9 +10,10 @@ import torch
 from quadratic import ids
 
 from lit_cfl.algorithms.base import Info, Similarity
+from lit_cfl.client_scores import SplitScores
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.data.shift import ShiftLog
-from lit_cfl.evaluation import Evaluation, SplitScores
+from lit_cfl.evaluation import Evaluation
 from lit_cfl.local_work import LocalCosts
 from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.rounds import Round, Traffic

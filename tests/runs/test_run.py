@@ -343,8 +343,9 @@ def test_a_plan_halved_for_lack_of_memory_is_recorded_and_a_resume_starts_with_i
 
 
 def test_a_mean_over_seeds_needs_each_of_them():
-    parts = [{"algorithm": "IFCA", "val/a": value, "val/b": other} for value, other in ((0.25, 0.5), (0.75, None))]
-    assert mean_summary(parts) == {"algorithm": "IFCA", "seeds": 2, "val/a": 0.5, "val/b": None}
+    same = {"algorithm": "IFCA", "scores": [{"name": "mae"}]}
+    parts = [same | {"val/a": value, "val/b": other} for value, other in ((0.25, 0.5), (0.75, None))]
+    assert mean_summary(parts) == same | {"seeds": 2, "val/a": 0.5, "val/b": None}
 
 
 def test_a_file_in_place_of_an_experiment_is_refused_in_one_line():

@@ -1,5 +1,6 @@
 """Tests the ready-made tasks other than Classification: hand-worked values, every engine, and wrong labels."""
 
+import json
 import re
 from dataclasses import replace
 from math import exp, isnan, log, sqrt
@@ -17,6 +18,7 @@ from torch.testing import assert_close
 from lit_cfl.algorithms import IFCA, FeSEM, FlexCFL
 from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.cli.main import main
+from lit_cfl.client_scores import score_clients
 from lit_cfl.data import FederatedData
 from lit_cfl.datamodules.arrays import ArrayData
 from lit_cfl.datamodules.partition import IID, Dirichlet
@@ -29,9 +31,8 @@ from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import outcomes_of
 from lit_cfl.errors import InputError
-from lit_cfl.evaluation import score_clients
 from lit_cfl.nets import MCLR
-from lit_cfl.scores import Score, SetScore
+from lit_cfl.scores import Score, SetScore, read_scores
 from lit_cfl.storage import read_table
 from lit_cfl.tasks import Classification, NextToken, Regression
 from lit_cfl.tasks.base import Batch
@@ -157,6 +158,12 @@ algorithm: FedAvg
     assert last["test/weighted_rmse"] == pytest.approx(sqrt(last["test/loss"]), rel=1e-6)
     assert last["test/weighted_r2"] <= 1
     assert {"rmse", "r2"} <= set(read_table(Path("run/clients.csv"))[0])
+    for file in ("summary.json", "environment.json"):
+        scores = read_scores(json.loads(Path("run", file).read_text()))
+        assert [(score.name, score.higher_is_better, score.is_share) for score in scores] == [
+            ("rmse", False, False),
+            ("r2", True, False),
+        ]
     assert "test/min_weighted_rmse" in Path("run/summary.json").read_text()
     assert main(["report", "run"]) == 0
     assert "RMSE" in Path("report.html").read_text()

@@ -1,5 +1,6 @@
 """Tests the W&B workspace against the metrics of real runs and of docs/results.md, without account or network."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -64,7 +65,8 @@ def test_panels_are_listed_without_an_account(capsys: pytest.CaptureFixture[str]
 
 
 def test_panels_are_of_the_scores_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    (tmp_path / "summary.json").write_text('{"test/min_weighted_mae": 0.5, "test/max_weighted_r": 0.25, "seed": 0}')
+    scores = [{"name": "mae", "higher_is_better": False}, {"name": "r"}]
+    (tmp_path / "summary.json").write_text(json.dumps({"seed": 0, "scores": scores}))
     assert dashboard(["--list", "--run", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("Scores: val/weighted_mae, val/mean_mae, val/std_mae, val/worst10_mae, val/weighted_r, ")

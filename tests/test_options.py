@@ -39,17 +39,38 @@ def make_task() -> Classification:
         ({"algorithm": FedGroup(3, pretrain=Budget(3, "epoch"))}, "algorithm.pretrain.unit is 'epoch' (did you mean"),  # type: ignore[arg-type]  # the mistake
         ({"algorithm": FedGroup(3, pretrain=3)}, "algorithm.pretrain is 3; give an object of Budget"),  # type: ignore[arg-type]  # the mistake
         ({"selection": "round-robin"}, "(did you mean round_robin_first?); give uniform or round_robin_first"),
-        ({"personal": "fc1"}, "personal is 'fc1'; give a list"),
+        ({"personal": "fc1"}, "personal is 'fc1'; give a list, such as ['fc1']"),
         ({"rounds": "20"}, "rounds is '20'; give a whole number"),
         ({"rounds": 2.5}, "rounds is 2.5; give a whole number"),
         ({"local": LocalTraining(batch_size=2.0)}, "local.batch_size is 2.0; give full or a whole number"),  # type: ignore[arg-type]  # the mistake
-        ({"seeds": [0, 0.5]}, "seeds has 0.5, which is not a whole number"),
-        ({"seeds": np.int64(3)}, "seeds is 3; give a list"),
+        ({"seeds": [0, 0.5]}, "seeds is [0, 0.5]; give different whole numbers of 0 or more, such as [0, 1, 2]"),
+        ({"seeds": np.int64(3)}, "seeds is 3; give a list, such as [3]"),
         ({"personal": 1}, "personal is 1; give a list"),
         ({"device": torch.device("cpu")}, "device is device(type='cpu'); give text"),
     ],
 )
 def test_words_and_kinds_that_do_not_fit_are_refused(options: dict[str, Any], message: str):
+    with pytest.raises(InputError) as error:
+        experiment(**options)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rounds": 0}, "rounds is 0; give 1 or more"),
+        ({"cohort_size": 0}, "cohort_size is 0; give 1 or more"),
+        ({"dropout": -0.1}, "dropout is -0.1; give 0 or more and below 1"),
+        ({"dropout": 1.0}, "dropout is 1.0; give 0 or more and below 1"),
+        ({"dropout": float("nan")}, "dropout is nan; give 0 or more and below 1"),
+        ({"seeds": []}, "seeds is []; give different whole numbers of 0 or more"),
+        ({"seeds": [1, 1]}, "seeds is [1, 1]; give different"),
+        ({"seeds": [-1]}, "seeds is [-1]; give different"),
+        ({"rounds": None}, "rounds is None; give a whole number"),
+        ({"algorithm": None}, "algorithm is None; give an object of Algorithm"),
+    ],
+)
+def test_numbers_out_of_their_bounds_are_refused(options: dict[str, Any], message: str):
     with pytest.raises(InputError) as error:
         experiment(**options)
     assert message in str(error.value)
@@ -91,8 +112,8 @@ def test_with_options_changes_the_rule_for_early_stopping_like_other_groups():
 
 
 def test_a_shift_is_checked_too():
-    with pytest.raises(InputError, match=r"shift\.release is 'all'; give nominal or shrinking"):
-        Digits(8, shift=Incremental(release="all"))  # type: ignore[arg-type]  # the mistake
+    with pytest.raises(InputError, match=r"Incremental: participants is 'none'; give all or warm"):
+        Digits(8, shift=Incremental(participants="none"))  # type: ignore[arg-type]  # the mistake
 
 
 def test_words_numbers_and_lists_that_fit_are_accepted():
