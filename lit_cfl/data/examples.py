@@ -23,6 +23,10 @@ from lit_cfl.keyed_random import draw_keyed_normal
 LabelKind = Literal["classes", "multi-label", "numbers", "none"]
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and isfinite(value)
+
+
 @dataclass(frozen=True)
 class View:
     """The transformation under which a client sees an example.
@@ -88,10 +92,6 @@ class View:
 
 
 _PLAIN = View()  # changes nothing
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and isfinite(value)
 
 
 @dataclass(frozen=True, eq=False)
