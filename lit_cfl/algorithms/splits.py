@@ -143,8 +143,8 @@ class SplittingAlgorithm(Algorithm, ABC):
         moves = mean_by_cluster(updates, own, weights, into=torch.zeros_like(state.models))  # sum of n_i / n Delta_i
         after = replace(state, models=state.models + moves)
         updates, moves = (rows[:, : work.layout.num_parameters] for rows in (updates, moves))
-        v = largest_norms(updates, own, len(moves))  # max_i |Delta_i|
-        u = torch.where(v.isnan(), v, moves.norm(dim=1))  # |sum of n_i / n Delta_i|
+        v = largest_norms(updates, own, len(moves))  # max_i |Delta_i| (LayerCFL, Eq. 28)
+        u = torch.where(v.isnan(), v, moves.norm(dim=1))  # |sum of n_i / n Delta_i| (Eq. 27)
         tables, shown = [], None
         for cluster, mine in slices_of(own):
             stationary = work.round >= self.warmup_rounds and u[cluster] < self.eps1
