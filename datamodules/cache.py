@@ -32,8 +32,7 @@ def read_or_make(key: Sequence[str], make: Callable[[], Arrays]) -> Arrays:
         key: Everything on which the arrays depend.
         make: Computes the arrays; their names are identifiers.
     """
-    folder = cache_folder()
-    if folder is None:
+    if (folder := cache_folder()) is None:
         return make()
     entry = folder / f"{hashlib.blake2b(json.dumps(list(key)).encode(), digest_size=16).hexdigest()}.npz"
     with suppress(OSError, InputError):  # the entry is missing or damaged
