@@ -195,9 +195,13 @@ def match_examples(theirs: Examples, mine: Examples) -> Examples:
 def renumber_labels(theirs: Examples, mine: Examples) -> Examples:
     """Renumbers labels to match a run's numbers, by label name; without label names nothing changes.
 
+    If some names are numbers, such as `1` next to `01`, labels that are numbers have their numbers as names.
+
     Raises:
         InputError: an example has a label whose name the run does not know.
     """
+    if any(name.isdecimal() for name in theirs.label_names + mine.label_names):
+        theirs, mine = _with_names(theirs), _with_names(mine)
     named = theirs.label_names and mine.label_names and theirs.label_kind == mine.label_kind == "classes"
     if not named or theirs.label_names == mine.label_names or any(view.label_map for view in theirs.views):
         return theirs
@@ -207,6 +211,13 @@ def renumber_labels(theirs: Examples, mine: Examples) -> Examples:
     new = [numbers.get(name, 0) for name in theirs.label_names]  # 0: no example has that label
     labels = torch.tensor(new, device=theirs.labels.device)[theirs.labels]
     return replace(theirs, labels=labels, num_labels=mine.num_labels, label_names=mine.label_names)
+
+
+def _with_names(examples: Examples) -> Examples:
+    """Names labels that have no names by their numbers."""
+    if examples.label_names or examples.label_kind != "classes":
+        return examples
+    return replace(examples, label_names=tuple(map(str, range(examples.num_labels))))
 
 
 def _require_known(names: Sequence[str], known: Sequence[str]) -> None:

@@ -45,3 +45,11 @@ def test_labels_without_names_keep_their_numbers():
     assert renumber_labels(plain, run) is plain
     assert renumber_labels(run, plain) is run
     assert renumber_labels(numbers, run) is numbers
+
+
+def test_a_number_is_the_label_that_is_written_so_where_some_names_are_numbers():
+    run = Examples(torch.zeros(1, 2), torch.tensor([0]), 4, label_names=("1", "2", "10", "x"))
+    numbers = Examples(torch.rand(3, 2), torch.tensor([2, 1, 10]), 11)
+    assert renumber_labels(numbers, run).labels.tolist() == [1, 0, 2]
+    with pytest.raises(InputError, match="these data have the label '3', but the run has only '1', '2', '10', 'x'"):
+        renumber_labels(replace(numbers, labels=torch.tensor([3, 1, 2])), run)
