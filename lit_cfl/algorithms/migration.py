@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from lit_cfl.algorithms.base import Info, State, clients_with_data, require_not_negative
-from lit_cfl.clustering import assign, clusters_of
-from lit_cfl.clustering.drift import exceeds, total_variation
+from lit_cfl.clustering import assign, clusters_of, find_drifted
+from lit_cfl.clustering.drift import total_variation
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
 
@@ -154,7 +154,7 @@ class MigrationOptions:
         threshold = THRESHOLDS.get(self.shift_metric, 0.2) if threshold is None else threshold
         if self._compares_labels:
             now = work.label_counts[tested]
-            return now, exceeds(*self.label_change(now, before, sizes), threshold)
+            return now, find_drifted(now, before, threshold, lambda *counts: self.label_change(*counts, sizes))
         if self.shift_metric == "features":
             now = feature_moments(work, tested) if len(tested) else before
             return now, feature_distance(now, before) > threshold

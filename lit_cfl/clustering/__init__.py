@@ -7,6 +7,7 @@ columns and never copied as a whole. Labels are int64, numbered by each cluster'
 
 from lit_cfl.clustering.client_map import assign, clusters_of
 from lit_cfl.clustering.decomposed import edc, edc_embedding, kmeans, madc
+from lit_cfl.clustering.drift import ShiftMetric, find_drifted, label_shift_distance
 from lit_cfl.clustering.merging import Linkage, agglomerate, merge_by_threshold, merge_distances
 from lit_cfl.clustering.products import Rows
 from lit_cfl.clustering.similarity import (
@@ -17,12 +18,13 @@ from lit_cfl.clustering.similarity import (
     distances,
 )
 from lit_cfl.clustering.sketch import random_projection
-from lit_cfl.clustering.splitting import bipartition, separation_gap
+from lit_cfl.clustering.splitting import bipartition, separation_gap, separation_threshold
 
 __all__ = [
     "Linkage",
     "Metric",
     "Rows",
+    "ShiftMetric",
     "agglomerate",
     "assign",
     "bipartition",
@@ -33,10 +35,13 @@ __all__ = [
     "distances",
     "edc",
     "edc_embedding",
+    "find_drifted",
     "kmeans",
+    "label_shift_distance",
     "madc",
     "merge_by_threshold",
     "merge_distances",
     "random_projection",
     "separation_gap",
+    "separation_threshold",
 ]

@@ -9,6 +9,8 @@ from torch import Tensor
 from lit_cfl.clustering.merging import cut_tree, merge_tree, require_symmetric
 from lit_cfl.errors import InputError
 
+_ROUNDING = 1e-6
+
 
 def bipartition(similarity: Tensor, linkage: Literal["single", "complete"] = "single") -> Tensor:
     """Splits clients in two so that the maximum similarity across is minimal (CFL, optimal bipartition).
@@ -48,3 +50,20 @@ def separation_gap(similarity: Tensor, labels: Tensor) -> float:
     if not pairs.any() or same.all():
         return math.nan
     return float(similarity[pairs].min()) - float(similarity[~same].max())
+
+
+def separation_threshold(cross_similarity: float) -> float:
+    """Computes the bound that gamma_max must stay below for a split to be right (CFL, Theorem 1).
+
+    Args:
+        cross_similarity: Largest cosine across the two parts, in [-1, 1].
+
+    Returns:
+        sqrt((1 - cross_similarity) / 2), in [0, 1].
+
+    Raises:
+        InputError: the value is not a cosine.
+    """
+    if not abs(cross_similarity) <= 1 + _ROUNDING:
+        raise InputError(f"a cross similarity of {cross_similarity} is not a cosine; give a number in [-1, 1]")
+    return math.sqrt((1 - min(cross_similarity, 1.0)) / 2)

@@ -3,7 +3,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lit_cfl.clustering.drift import exceeds, total_variation
+from lit_cfl.clustering import find_drifted, label_shift_distance
+from lit_cfl.errors import InputError
 
 few = settings(deadline=None, derandomize=True, max_examples=40)
 
@@ -21,13 +22,13 @@ NOBODY = counts()
 
 
 def distance(now: torch.Tensor, before: torch.Tensor) -> float:
-    numerator, denominator = total_variation(now, before)
-    assert numerator.dtype == denominator.dtype == torch.float64
-    return (numerator / denominator).item()
+    found = label_shift_distance(now, before)
+    assert found.dtype == torch.float64
+    return found.item()
 
 
 def fired(now: torch.Tensor, before: torch.Tensor, threshold: float) -> list[bool]:
-    return exceeds(*total_variation(now, before), threshold).tolist()
+    return find_drifted(now, before, threshold).tolist()
 
 
 @pytest.mark.parametrize(
@@ -82,3 +83,24 @@ def test_trigger_follows_the_distance(now, before, threshold):
 
 def test_infinite_threshold_never_fires():
     assert fired(counts(_9=60), BEFORE, float("inf")) == [False]
+
+
+def test_another_distance_is_a_function():
+    def counts_changed(now: torch.Tensor, before: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (now - before).abs().sum(1).double(), torch.tensor([60.0]).double()
+
+    moved = counts(_0=24, _1=30, _2=6)
+    assert label_shift_distance(moved, BEFORE, counts_changed).tolist() == [0.2]
+    assert find_drifted(moved, BEFORE, 0.2, counts_changed).tolist() == [False]
+    assert find_drifted(moved, BEFORE, 0.19, counts_changed).tolist() == [True]
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(InputError, match=r"\[1, 9\] and \[1, 10\]"):
+        label_shift_distance(counts(9), BEFORE)
+    with pytest.raises(InputError, match=r"a count is -3\.0"):
+        find_drifted(counts(_0=-3), BEFORE, 0.2)
+    with pytest.raises(InputError, match=r"threshold -0\.1"):
+        find_drifted(BEFORE, BEFORE, -0.1)
+    with pytest.raises(InputError, match="threshold nan"):
+        find_drifted(BEFORE, BEFORE, float("nan"))

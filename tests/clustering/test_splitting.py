@@ -13,6 +13,7 @@ from lit_cfl.clustering import (
     cosine_similarity,
     distances,
     separation_gap,
+    separation_threshold,
 )
 from lit_cfl.errors import InputError
 
@@ -128,3 +129,19 @@ def test_gap_of_distances_is_across_minus_within():
 def test_gap_is_not_a_number_where_there_is_nothing_to_compare(labels: torch.Tensor):
     assert math.isnan(separation_gap(torch.eye(3), labels))
     assert math.isnan(separation_gap(torch.eye(3) - 1, labels))
+
+
+@pytest.mark.parametrize(("across", "bound"), [(-1, 1), (0, 0.70711), (0.5, 0.5), (1, 0)])
+def test_bound_of_theorem_1(across: float, bound: float):  # CFL, Theorem 1
+    assert separation_threshold(across) == pytest.approx(bound, abs=1e-5)
+
+
+def test_bound_forgives_rounding():
+    assert separation_threshold(1 + 1e-7) == 0
+    assert separation_threshold(-1 - 1e-7) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("across", [1.1, -2.0, math.nan])
+def test_bound_of_a_value_outside_the_cosines_range_is_refused(across: float):
+    with pytest.raises(InputError, match=f"{across} is not a cosine"):
+        separation_threshold(across)
