@@ -15,6 +15,7 @@ import pytest
 import torch
 import yaml
 from processes import (
+    ROUNDS,
     contents,
     edit_checkpoint,
     in_child,
@@ -27,11 +28,14 @@ from processes import (
     wait_for,
 )
 
+from lit_cfl import load_run
 from lit_cfl.cli.main import main
 from lit_cfl.errors import InputError
 from lit_cfl.pictures import folder
 from lit_cfl.runs.run_directory import RunDirectory
+from lit_cfl.storage import csv_log
 from lit_cfl.storage.checkpoint import Checkpoint
+from lit_cfl.storage.csv_log import read_frame
 from lit_cfl.storage.digests import SUMS, find_changed
 
 pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("output")]
@@ -262,6 +266,17 @@ def test_tables_that_were_edited_are_written_again(interrupted: Path, whole: Pat
     (interrupted / "clusters.csv").unlink()
     assert main(resume(interrupted)) == 0
     assert same_but_saves(contents(interrupted), contents(whole))
+
+
+def test_tables_of_several_parts_are_resumed(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(csv_log, "_PART", 1500)  # longer than a header
+    path = tmp_path / "run"
+    assert main(start(path, rounds=3)) == 0
+    assert len(load_run(path).metrics) == 3
+    assert main(resume(path, "--rounds", str(ROUNDS))) == 0
+    assert list(path.glob("rows/metrics.csv-*.pt"))
+    assert same_but_saves(contents(path), contents(whole))
+    assert load_run(path).metrics.equals(read_frame(path / "metrics.csv"))
 
 
 def test_a_snapshot_that_is_damaged_before_the_end_does_not_match_the_digests(interrupted: Path):
