@@ -205,7 +205,7 @@ QUICK = ("run", "--config", "quickstart")
         ((*QUICK, "--dropout", "1"), "dropout is 1.0"),
         ((*QUICK, "--seeds", "[1, 1]"), "seeds is [1, 1]"),
         ((*QUICK, "--data.num_clients", "1798"), "1798 clients cannot share 1797 examples"),
-        ((*QUICK, "--data.rotations", "[30]"), "rotation by 30 degrees"),
+        ((*QUICK, "--data.rotations", "[30]"), "30 degrees would blur the images; give whole multiples of 90"),
         ((*QUICK, "--device", "cuda:64"), "this machine has"),
         ((*QUICK, "--device", "gpu"), "'gpu' is not known; choose auto, cpu, cuda"),
         (

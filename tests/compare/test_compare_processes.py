@@ -144,5 +144,5 @@ def test_what_a_worker_has_to_say_comes_with_its_outcome(
     (folder / "pictures").write_text("in the way")
     (folder / "summary.json").unlink()  # as if the run had been killed just before its end
     error, notices = in_worker(Job(Path("c"), "FedAvg", 1, 1), tmp_path / "note.json")
-    assert error is None
+    assert error == f"{folder}/pictures could not be written (File exists)"
     assert [" cannot be drawn and is left out (SaveError" in notice for notice in notices] == [True]

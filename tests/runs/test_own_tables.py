@@ -64,7 +64,7 @@ def test_run_is_not_resumed_with_other_tables(tmp_path: Path, monkeypatch: pytes
     for changed, message in (
         (
             TellsMore,
-            r"cohorts\.csv has the columns round,client,examples, but the experiment writes round,client,examples,sec",
+            r"the table cohorts\.csv with the columns round,client,examples, but the experiment writes round,client,exam",
         ),
         (
             TellsElsewhere,

@@ -20,6 +20,7 @@ from lit_cfl.engines.agreement import Trial
 from lit_cfl.engines.cohort import FitRequest
 from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
+from lit_cfl.engines.plan import PlanOptions
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.local_work import Chunk
@@ -318,7 +319,7 @@ def test_iterating_an_experiment_steps_by_hand_and_writes_nothing(finished: Path
 def test_recorded_plan_is_used_again(tmp_path: Path):
     experiment = digits()
     plan = replace(experiment.prepare(3).engine.plan, rows_mib=77)
-    assert replace(experiment, plan=plan).prepare(3).engine.plan == plan
+    assert replace(experiment, plan=PlanOptions(**vars(plan))).prepare(3).engine.plan == plan
 
 
 def test_a_plan_halved_for_lack_of_memory_is_recorded_and_a_resume_starts_with_it(
