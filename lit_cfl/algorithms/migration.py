@@ -154,7 +154,7 @@ class MigrationOptions:
         threshold = THRESHOLDS.get(self.shift_metric, 0.2) if threshold is None else threshold
         if self._compares_labels:
             now = work.label_counts[tested]
-            return now, find_drifted(now, before, threshold, lambda *counts: self.label_change(*counts, sizes))
+            return now, find_drifted(now, before, threshold, lambda now, before: self.label_change(now, before, sizes))
         if self.shift_metric == "features":
             now = feature_moments(work, tested) if len(tested) else before
             return now, feature_distance(now, before) > threshold
