@@ -65,8 +65,9 @@ class PublishedIFCA(IFCA):
         shift_metric: Measure of the change, as in IFCA, or of `sorted_counts` of labels (C4).
     """
 
-    weights: Weights = "equal"  # type: ignore[assignment]  # wider
+    weights: Weights = "equal"  # type: ignore[assignment]  # one more word than IFCA's
     assign_with_l2: bool = field(default=False, kw_only=True)
+    # sorted_counts: one more word than IFCA's
     shift_metric: ShiftMetric = field(default="total_variation", kw_only=True)  # type: ignore[assignment]
 
     def weights_of(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Rule | Tensor:
@@ -90,8 +91,9 @@ class PublishedIFCA(IFCA):
 
 def compute_penalty(inputs: Tensor, labels: Tensor, module: nn.Module) -> Tensor:
     """Computes the penalty that a task adds to each training loss, float64, 0-d."""
-    penalty: Any = module.penalty
-    return penalty().double()  # type: ignore[no-any-return]
+    method: Any = module.penalty
+    penalty: Tensor = method()
+    return penalty.double()
 
 
 @dataclass(frozen=True)
@@ -108,10 +110,11 @@ class PublishedFeSEM(FeSEM):
         shift_metric: Measure of the change, as in FeSEM, or of `sorted_counts` of labels (C4).
     """
 
-    weights: Weights = "equal"  # type: ignore[assignment]
-    start_partition: Literal["random", "loss", "same"] = field(  # type: ignore[assignment]
+    weights: Weights = "equal"  # type: ignore[assignment]  # one more word than FeSEM's
+    start_partition: Literal["random", "loss", "same"] = field(  # type: ignore[assignment]  # one more word, too
         default="random", kw_only=True
     )
+    # sorted_counts: one more word than FeSEM's
     shift_metric: ShiftMetric = field(default="total_variation", kw_only=True)  # type: ignore[assignment]
 
     def weights_of(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Rule | Tensor:
@@ -206,6 +209,7 @@ class PublishedFlexCFL(FlexCFL, PublishedFedGroup):
         shift_metric: Measure of the change, as in FlexCFL, or of `sorted_counts` of labels (C4).
     """
 
+    # sorted_counts: one more word than FlexCFL's
     shift_metric: ShiftMetric = field(default="total_variation", kw_only=True)  # type: ignore[assignment]
 
     def label_change(self, now: Tensor, before: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
@@ -301,7 +305,7 @@ class PublishedPACFL(PACFL):
             are compared whatever the label.
     """
 
-    angles: Literal["smallest", "sum", "vectors"] = "smallest"  # type: ignore[assignment]
+    angles: Literal["smallest", "sum", "vectors"] = "smallest"  # type: ignore[assignment]  # one more than PACFL's
     subspace: Literal["all", "each_label"] = field(default="all", kw_only=True)
 
     def check(self, work: LocalWork) -> None:

@@ -78,7 +78,7 @@ def _find_remedy(value: Any, option: Field[Any], members: Sequence[Any]) -> str 
 
     Args:
         value: Value of the option.
-        option: Its field.
+        option: Field of the option.
         members: Members of the union that annotates it; none if they are unknown.
     """
     words = [word for member in members if get_origin(member) is Literal for word in get_args(member)]

@@ -1,4 +1,4 @@
-"""Tests that a user's own code is told from installed code in every kind of environment."""
+"""Tests that a user's own code is distinguished from installed code in every kind of environment."""
 
 import os
 import subprocess

@@ -90,7 +90,7 @@ class Incremental(Shift):
         Args:
             number: Number of the release, from 0.
             present: Training examples of each client before the release, int64 `[n]`.
-            whole: Its training examples with those withheld, int64 `[n]`.
+            whole: Training and withheld examples of each client, int64 `[n]`.
         """
         sizes = share_of(self.shares[number], whole)
         return sizes.maximum(present) if number else sizes  # after swaps of a label, a client may have more already

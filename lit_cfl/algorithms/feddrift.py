@@ -194,7 +194,7 @@ class FedDrift(Algorithm):
         self, state: FedDriftState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FedDriftState, Info]:
         """Gives clients with data the model with the minimum training loss, ignoring new models unless all are new."""
-        known = (~state.new if not state.new.all() else state.new).nonzero().flatten()
+        known = (state.new if state.new.all() else ~state.new).nonzero().flatten()
         able = work.num_examples[clients] > 0
         found = work.losses(state.models[known], clients[able])
         losses = found.new_full((len(clients), len(state.models)), torch.nan)

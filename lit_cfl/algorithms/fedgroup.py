@@ -168,7 +168,7 @@ class FedGroup(ClusterNumberOptions, Algorithm):
 
     @property
     def num_founders(self) -> int:
-        """Number of clients to pre-train, if there are so many."""
+        """Number of clients to pre-train; all of them, if there are fewer."""
         return self.known_clusters * self.pretrain_scale
 
     def _pretrain(self, w0: Tensor, clients: Tensor, work: LocalWork) -> Fitted:

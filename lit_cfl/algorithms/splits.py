@@ -222,7 +222,7 @@ def split_cluster(
         clients: Ids of its clients that trained, int64 `[n]`.
         start: Model from which they trained `[d]`.
         layers: Layers by which they were compared.
-        features: What was compared, in all layers `[n, parameters]`.
+        features: Vectors by which they were compared, for all layers `[n, parameters]`.
         parts: Part of each client, int64 `[n]`, numbered from 0 by lowest member.
     """
     more = int(parts.max())

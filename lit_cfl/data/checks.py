@@ -1,7 +1,7 @@
 """Checks the data that data modules return, for all clients at once."""
 
 import warnings
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -115,7 +115,7 @@ def _blocks(inputs: Tensor) -> Iterator[tuple[int, Tensor]]:
     return ((start, inputs[start : start + rows]) for start in range(0, len(inputs), rows))
 
 
-def warn_of_large_inputs(examples: Examples, ids: Container[str] = ()) -> None:
+def warn_of_large_inputs(examples: Examples) -> None:
     """Warns of inputs, and of labels to predict, whose numbers are so large that nets train badly on them.
 
     In a table `[N, columns]` each column counts, otherwise all inputs together. Integers that may be token ids are left
@@ -123,10 +123,9 @@ def warn_of_large_inputs(examples: Examples, ids: Container[str] = ()) -> None:
 
     Args:
         examples: Examples that a data module has loaded.
-        ids: Names of columns that are known to be ids.
     """
     if examples.inputs.ndim == 4 or not examples.num_tokens:
-        warn_of_large_numbers(examples, ids)
+        warn_of_large_numbers(examples)
     if examples.label_kind == "numbers" and examples.labels.numel():
         size = float(examples.labels.double().square().mean().sqrt())
         if size > _LARGE_INPUT:
@@ -140,28 +139,24 @@ def warn_of_large_inputs(examples: Examples, ids: Container[str] = ()) -> None:
             )
 
 
-def warn_of_large_numbers(examples: Examples, ids: Container[str] = ()) -> None:
+def warn_of_large_numbers(examples: Examples) -> None:
     """Warns of large inputs as `warn_of_large_inputs` does, including integers that the net reads as numbers."""
     inputs, scale = examples.inputs, examples.scale
     is_plain = not isinstance(scale, Tensor) and isinstance(examples.offset, float | int) and examples.offset == 0
     if inputs.ndim < 2 or inputs.dtype == torch.uint8 or examples.vocabulary or not is_plain:
         return
     if inputs.ndim == 2:
-        text = _describe_large_columns(examples, ids)
+        text = _describe_large_columns(examples)
     else:
         text = _describe_large_whole(inputs, float(scale))
     if text:
         warnings.warn(text, Notice, stacklevel=4)
 
 
-def _describe_large_columns(examples: Examples, ids: Container[str]) -> str:
+def _describe_large_columns(examples: Examples) -> str:
     sizes = float(examples.scale) * _root_mean_square(examples.inputs)  # [columns]
     names = examples.input_names
-    large = [
-        column
-        for column in (sizes > _LARGE_INPUT).nonzero().flatten().tolist()
-        if not names or names[column] not in ids
-    ]
+    large = (sizes > _LARGE_INPUT).nonzero().flatten().tolist()
     if not large:
         return ""
     named = [repr(names[column]) if names else str(column) for column in large]
