@@ -56,7 +56,7 @@ from functools import lru_cache, partial
 from importlib import import_module
 from itertools import product
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -74,6 +74,7 @@ from lit_cfl.datamodules.partition import Partition, Pool
 from lit_cfl.experiment import EvaluationPlan, Experiment, LocalTraining, Pictures
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MLP
+from lit_cfl.statistics import paired_difference
 from lit_cfl.tasks import Classification
 
 OUT = Path("experiments/docs/flux_table.csv")
@@ -221,7 +222,7 @@ def run_cell(anda: Path, device: str, shift: str, level: int, fold: int, system:
     return row | {"true_clusters": true} | train(experiment, score) | {"version": __version__}
 
 
-def train(experiment: Experiment, score: str) -> Row:
+def train(experiment: Experiment, score: str = "test/mean_accuracy") -> Row:
     """Runs an experiment; returns its results in the last round, its seconds and the name of what trained it."""
     with TemporaryDirectory() as folder:
         summary = run(experiment, Path(folder) / "run").summary
@@ -260,6 +261,11 @@ def select_cells(runs: Runs, net: str, level: str, system: str, shifts: Sequence
     return [[runs[net, level, system, fold, shift] for fold in folds] for shift in shifts] if folds else []
 
 
+def average_by_fold(cells: Sequence[Sequence[dict[str, str]]]) -> dict[int, float | None]:
+    """Returns the mean accuracy over the shifts by fold."""
+    return {int(some[0]["fold"]): mean_of([some]) for some in zip(*cells, strict=True)}
+
+
 def mean_of(cells: Sequence[Sequence[dict[str, str]]], name: str = "accuracy") -> float:
     return fmean(float(row[name]) for some in cells for row in some)
 
@@ -267,7 +273,7 @@ def mean_of(cells: Sequence[Sequence[dict[str, str]]], name: str = "accuracy") -
 def tabulate_levels(runs: Runs, net: str) -> list[str]:
     """Tabulates the accuracy by system and level, averaged over the four shifts and five folds.
 
-    It has the systems for which all of these have run at some level, and the levels at which all of them have.
+    It has the systems for which all of these have run at some level; a cell is empty at a level at which not all have.
     """
     every = {
         level: {
@@ -277,30 +283,39 @@ def tabulate_levels(runs: Runs, net: str) -> list[str]:
         }
         for level in sorted({key[1] for key in runs if key[0] == net})
     }
-    systems = [system for system in SYSTEMS if any(system in by_system for by_system in every.values())]
-    whole = {level: by_system for level, by_system in every.items() if by_system.keys() == set(systems)}
-    lines = [f"| system | {' | '.join(f'level {level}' for level in whole)} |", "|" + "---|" * (1 + len(whole))]
-    for system in systems:
-        lines.append(f"| {system} | {' | '.join(f'{mean_of(cells[system]):.1f}' for cells in whole.values())} |")
+    every = {level: by_system for level, by_system in every.items() if by_system}
+    lines = [f"| system | {' | '.join(f'level {level}' for level in every)} |", "|" + "---|" * (1 + len(every))]
+    for system in SYSTEMS:
+        if any(system in by_system for by_system in every.values()):
+            means = (f"{mean_of(cells[system]):.1f}" if system in cells else "" for cells in every.values())
+            lines.append(f"| {system} | {' | '.join(means)} |")
     return lines
 
 
 def tabulate_shifts(runs: Runs, net: str, level: str) -> list[str]:
-    """Tabulates the accuracy by system and shift, averaged over the folds."""
+    """Tabulates the accuracy by system and shift, averaged over the folds.
+
+    "Minus FLUX" is the mean difference to FLUX over the folds, with its 95 % interval.
+    """
     shifts = [shift for shift in SHIFTS if any((*key[:2], key[4]) == (net, level, shift) for key in runs)]
     columns = [*shifts, "mean"] if len(shifts) > 1 else shifts
-    head = ["system", *columns, "over folds", "ARI", "clusters", "folds"]
+    head = ["system", *columns, "minus FLUX", "ARI", "clusters", "folds"]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    by_fold = {system: average_by_fold(select_cells(runs, net, level, system, shifts)) for system in SYSTEMS}
     for system in SYSTEMS:
         if cells := select_cells(runs, net, level, system, shifts):
-            by_fold = [mean_of([some]) for some in zip(*cells, strict=True)]
-            spread = f"{stdev(by_fold):.1f}" if len(by_fold) > 1 else ""
+            difference = paired_difference(by_fold[system], by_fold["FLUX"])
+            gain = (
+                ""
+                if system == "FLUX" or difference.margin is None
+                else f"{difference.mean:+.1f} ± {difference.margin:.1f}"
+            )
             scores = [mean_of([some]) for some in cells]
             if len(shifts) > 1:
                 scores.append(mean_of(cells))
             ari, count = mean_of(cells, "ari"), mean_of(cells, "clusters")
             shown = " | ".join(f"{score:.1f}" for score in scores)
-            lines.append(f"| {system} | {shown} | {spread} | {ari:.2f} | {count:.1f} | {len(by_fold)} |")
+            lines.append(f"| {system} | {shown} | {gain} | {ari:.2f} | {count:.1f} | {len(by_fold[system])} |")
     return lines
 
 

@@ -50,12 +50,17 @@ def test_a_table_of_shifts_has_means_over_whole_folds(tmp_path: Path):
     pairs = [(0, "x"), (0, "y"), (0, "y-given-x"), (0, "x-given-y"), (1, "x")]
     rows = [{"fold": f, "shift": s, "accuracy": 10 * (1 + flux_table.SHIFTS.index(s))} for f, s in pairs]
     rows += [{"net": "LeNet5", "fold": fold, "shift": "x", "accuracy": 10 + 2 * fold} for fold in (0, 1)]
+    rows += [
+        {"net": "LeNet5", "system": "FLUX", "fold": fold, "shift": "x", "accuracy": 5 + 4 * fold} for fold in (0, 1)
+    ]
     lines = flux_table.format_tables(write_rows(tmp_path / "rows.csv", rows)).splitlines()
     assert "| IFCA | 10.0 | 20.0 | 30.0 | 40.0 | 25.0 |  | 0.50 | 2.0 | 1 |" in lines  # only fold 0 has all four shifts
-    assert "| IFCA | 11.0 | 1.4 | 0.50 | 2.0 | 2 |" in lines  # LeNet-5 has one shift, in two folds
+    # LeNet-5 has one shift, in two folds, with differences of 5 and 3: 4 +- t * s / sqrt(2) = 12.706 * 1
+    assert "| IFCA | 11.0 | +4.0 ± 12.7 | 0.50 | 2.0 | 2 |" in lines
+    assert "| FLUX | 7.0 |  | 0.50 | 2.0 | 2 |" in lines
 
 
-def test_the_table_of_levels_has_those_at_which_all_folds_have_run(tmp_path: Path):
+def test_the_table_of_levels_is_empty_where_not_all_folds_have_run(tmp_path: Path):
     rows = [
         {"system": system, "level": level, "fold": fold, "shift": shift, "accuracy": 10 * level + fold + more}
         for system, more in {"IFCA": 0, "FedAvg": 5}.items()
@@ -66,10 +71,10 @@ def test_the_table_of_levels_has_those_at_which_all_folds_have_run(tmp_path: Pat
     rows += [{"system": "FedRC", "level": 1, "fold": 0, "shift": shift, "accuracy": 1} for shift in flux_table.SHIFTS]
     runs = flux_table.read_runs(write_rows(tmp_path / "rows.csv", rows))
     assert flux_table.tabulate_levels(runs, "MLP") == [
-        "| system | level 1 | level 3 |",
-        "|---|---|---|",
-        "| FedAvg | 17.0 | 37.0 |",
-        "| IFCA | 12.0 | 32.0 |",
+        "| system | level 1 | level 2 | level 3 |",
+        "|---|---|---|---|",
+        "| FedAvg | 17.0 | 27.0 | 37.0 |",
+        "| IFCA | 12.0 |  | 32.0 |",
     ]
 
 
