@@ -131,11 +131,10 @@ class RunDirectory:
         headers = {name: table.header.decode().strip() for name, table in self._tables.items()}
         found = {name: _header(saved, name) for name in saved["tables"]}
         if found != headers:
-            name = next(name for name in (*found, *headers) if found.get(name) != headers.get(name))
+            then, now = (_describe_others(*both) for both in ((found, headers), (headers, found)))
             raise InputError(
-                f"{self.path} has the table {name} with the columns {found.get(name)}, but the experiment writes "
-                f"{headers.get(name)}: the code of the algorithm or the task has changed since then; restore it, or "
-                "start a new run"
+                f"{self.path} has {then}, but the experiment writes {now}: the code of the algorithm or the task has "
+                "changed since then; restore it, or start a new run"
             )
         for name, digest in saved["digests"].items():
             if name != _PARTITION and digest_of(self.path / name) != digest:
@@ -269,3 +268,9 @@ def _header(saved: Mapping[str, Any], table: str) -> str:
     """Returns the first line of a table in a checkpoint."""
     first = next(text_of(saved["parts"][table], saved["tables"][table]))
     return first.partition(b"\n")[0].decode()
+
+
+def _describe_others(headers: Mapping[str, str], others: Mapping[str, str]) -> str:
+    """Names the tables whose header is not among others, with their columns."""
+    found = [f"{name} with the columns {line}" for name, line in headers.items() if others.get(name) != line]
+    return f"the table {'; '.join(found)}" if found else "no such table"
