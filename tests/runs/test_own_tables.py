@@ -78,7 +78,8 @@ def test_run_is_not_resumed_with_other_tables(tmp_path: Path, monkeypatch: pytes
         ),
         (
             NamesNoTable,
-            r"has the table cohorts\.csv with the columns round,client,examples, but the experiment writes no such table",
+            r"has the table cohorts\.csv with the columns round,client,examples, but the experiment writes no such "
+            "table",
         ),
     ):
         monkeypatch.setattr(Tells, "tables", changed.tables)  # as if the algorithm's file had been edited
