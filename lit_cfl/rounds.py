@@ -13,7 +13,7 @@ from lit_cfl.algorithms.base import Algorithm, Info, State
 from lit_cfl.algorithms.check_answers import check_answer, require_savable
 from lit_cfl.data import FederatedData
 from lit_cfl.data.shift import Shift, ShiftLog, apply_shifts
-from lit_cfl.errors import InputError, Notice, join_ids
+from lit_cfl.errors import InputError, Notice
 from lit_cfl.local_work import LocalCosts, LocalWork
 from lit_cfl.seeds import derive, generator
 
@@ -132,28 +132,10 @@ class Round:
         return self.index + 1
 
 
-def warn_of_ineffective_options(
-    algorithm: Algorithm, shifts: Sequence[Shift], cohorts: Cohorts, *, num_rounds: int
-) -> None:
-    """Warns of options that have no effect with this number of rounds, or with this algorithm.
-
-    Args:
-        num_rounds: Number of rounds T.
-    """
-    name = type(algorithm).__name__
-    if (without_clusters := describe_late_clustering(algorithm, num_rounds)) is not None:
-        _note(without_clusters)
-    for shift in shifts:
-        late = [completed for completed in shift.change_rounds if completed >= num_rounds]
-        if late:
-            _note(
-                f"{type(shift).__name__} changes the data after {', '.join(map(str, late))} completed rounds, but "
-                f"rounds is {num_rounds}, {shift.describe_without(late)}"
-            )
-    whole = [index + 1 for index in range(num_rounds) if algorithm.needs_all(index)] if cohorts.dropout else []
-    if whole:
-        when = "every round" if len(whole) == num_rounds else f"round {join_ids(whole)}"
-        _note(f"dropout is {cohorts.dropout}, but {name} asks all clients in {when}, where dropout does not apply")
+def note_late_clustering(algorithm: Algorithm, num_rounds: int) -> None:
+    """Warns that an algorithm does not cluster within this number of rounds."""
+    if (text := describe_late_clustering(algorithm, num_rounds)) is not None:
+        warnings.warn(text, Notice, stacklevel=2)
 
 
 def describe_late_clustering(algorithm: Algorithm, num_rounds: int) -> str | None:
@@ -168,10 +150,6 @@ def describe_late_clustering(algorithm: Algorithm, num_rounds: int) -> str | Non
         f"{type(algorithm).__name__} does not cluster before round {first + 1}, but rounds is {num_rounds}, so "
         f"{result}; raise rounds above {first}{lower}"
     )
-
-
-def _note(text: str) -> None:
-    warnings.warn(text, Notice, stacklevel=3)
 
 
 def rounds(
