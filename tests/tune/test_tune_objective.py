@@ -22,7 +22,7 @@ from lit_cfl.tune.study import Resources
         ("accuracy", r"did you mean val/weighted_accuracy\?"),
         ("val/acc", r"did you mean val/weighted_accuracy\?"),
         ("val/acuracy", r"did you mean val/weighted_accuracy\?"),
-        ("val/f1", "cannot choose by 'val/f1'.*; give one of val/"),
+        ("val/f1", "metric is 'val/f1'.*give one of val/"),
         ("val/mean_acuracy", r"did you mean val/mean_accuracy\?"),
         ("traffic/mib", "give one of"),
     ],
