@@ -122,8 +122,11 @@ def run(
     path = default_run_directory(experiment.name) if path is None else Path(path)
     callbacks = callbacks or RunCallbacks()
     if mode != "new":
-        _require_all_seeds(experiment, path)
-        require_comparable_runs(_list_runs(experiment, path))
+        runs = _list_runs(experiment, path)
+        others = [file.parent.name for file in sorted(path.glob("seed-*/config.yaml")) if file.parent not in runs]
+        if others:  # config.yaml was edited
+            raise edited_config(path, [f"seeds: {experiment.seeds}, without {', '.join(others)}"])
+        require_comparable_runs(runs)
     if len(experiment.seeds) == 1:
         finished = _run_seed(experiment, path, callbacks, mode)
     else:
@@ -203,14 +206,6 @@ def _require_recorded_config(experiment: Experiment, path: Path, stored: Mapping
     if stored["rounds"] > rounds:
         raise edited_config(path, [f"rounds: {rounds} -> {stored['rounds']}"])
     return rounds
-
-
-def _require_all_seeds(experiment: Experiment, path: Path) -> None:
-    """Raises InputError if a directory holds the run of a seed that the experiment does not have."""
-    runs = _list_runs(experiment, path)
-    more = [file.parent.name for file in sorted(path.glob("seed-*/config.yaml")) if file.parent not in runs]
-    if more:
-        raise edited_config(path, [f"seeds: {experiment.seeds}, without {', '.join(more)}"])
 
 
 def _run_seed(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: ResumeMode) -> FinishedRun:

@@ -5,16 +5,14 @@ whatever a killed process or an editor has left; of snapshots and `client_rounds
 again, the checkpoint holds the digests.
 """
 
-import csv
 import re
 import secrets
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from io import TextIOWrapper
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +26,7 @@ from lit_cfl.runs.environment import ENVIRONMENT, environment, read_run_id, resu
 from lit_cfl.scores import CLASSIFIER, Scores, describe_scores
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically, write_json
 from lit_cfl.storage.config_file import require_unused, write_config
-from lit_cfl.storage.csv_log import CsvLog, blank_nan, read_table, text_of
+from lit_cfl.storage.csv_log import CsvLog, as_csv, blank_nan, read_table, text_of
 from lit_cfl.storage.digests import SUMS, digest_of, write_sums
 
 _PARTITION = "partition.npz"
@@ -228,22 +226,17 @@ class RunDirectory:
         self.rows.append(whole)
         return whole
 
-    def write_clients(self, rows: Iterable[Sequence[Any]], models: int = 0, named: bool = False) -> None:
-        """Writes all of `clients.csv`, row by row; None becomes blank.
+    def write_clients(self, blocks: Iterable[Sequence[Sequence[Any]]], models: int = 0, named: bool = False) -> None:
+        """Writes all of `clients.csv`, one block of rows after another; None becomes blank.
 
         Args:
             models: Number of models, whose weights in the client's mixture follow in each row; 0 = no mixtures.
             named: True if each row ends with the client's name in the source.
         """
-
-        def write(file: IO[bytes]) -> None:
-            text = TextIOWrapper(file, encoding="utf-8", newline="")
-            writer = csv.writer(text, lineterminator="\n")
-            writer.writerow((*client_columns(self.scores), *weight_columns(models), *(["name"] if named else [])))
-            writer.writerows(rows)
-            text.detach()
-
-        write_atomically(self.path / "clients.csv", write)
+        header = (*client_columns(self.scores), *weight_columns(models), *(["name"] if named else []))
+        write_atomically(
+            self.path / "clients.csv", lambda file: file.writelines(map(as_csv, chain([[header]], blocks)))
+        )
 
     def write_snapshot(self, round: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Writes `snapshots/<round>.npz`, whose digest later checkpoints hold."""
