@@ -62,7 +62,7 @@ def interval(values: Sequence[float | None]) -> Interval:
     if not known or len(known) < len(values):
         return Interval()
     if len(known) == 1:
-        return Interval(known[0], None, 1)
+        return Interval(fmean(known), None, 1)
     deviation = stdev(known)
     quantile = float(student.ppf((1 + LEVEL) / 2, len(known) - 1))
     return Interval(fmean(known), quantile * deviation / sqrt(len(known)), len(known), deviation)
