@@ -124,7 +124,7 @@ def run(
     if mode != "new":
         runs = _list_runs(experiment, path)
         others = [file.parent.name for file in sorted(path.glob("seed-*/config.yaml")) if file.parent not in runs]
-        if others:  # config.yaml was edited
+        if others and (stored_config(path) or {}).get("seeds") == experiment.seeds:  # so config.yaml was edited
             raise edited_config(path, [f"seeds: {experiment.seeds}, without {', '.join(others)}"])
         require_comparable_runs(runs)
     if len(experiment.seeds) == 1:

@@ -29,6 +29,9 @@ def test_edited_configuration_of_several_seeds_is_refused_with_the_name_of_the_o
         with pytest.raises(InputError, match=rf"config.yaml is not the file .* saved with: {old.partition(':')[0]}: "):
             run(replace(experiment, **changes), tmp_path, mode="resume")
         file.write_text(before)
+    for seeds in ([0, 2], [0]):  # asked for, while the file is unchanged
+        with pytest.raises(InputError, match=rf"different configuration: seeds: \[0, 1\] -> \{seeds}"):
+            run(replace(experiment, seeds=seeds), tmp_path, mode="resume")
     assert sorted(found.name for found in tmp_path.glob("seed-*")) == ["seed-0", "seed-1"]
     run(experiment, tmp_path, mode="resume")
 
