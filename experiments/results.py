@@ -10,7 +10,7 @@ from experiments.files import Row
 from experiments.ledger import Ledger
 from experiments.pages import Judged, Keys, judge_cells
 from experiments.plan import group_keys, plan_runs
-from lit_cfl.statistics import spread
+from lit_cfl.statistics import interval
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class RecordedResults:
 
     def mean(self, table: PaperTable, cell: Cell, metric: str, variant: str = DEFAULT) -> float | None:
         """Returns the mean of a score over the seeds that have run; None without runs, or if a run lacks the score."""
-        return spread([row[metric] for row in self.rows(table, cell, variant)]).mean
+        return interval([row[metric] for row in self.rows(table, cell, variant)]).mean
 
     def curves(self, table: PaperTable, cell: Cell) -> dict[str, list[Row]]:
         """Returns the curves of the default variant's runs, by key."""

@@ -8,7 +8,7 @@ from typing import Literal
 
 from experiments.cells import Cell
 from experiments.files import Row
-from lit_cfl.statistics import interval, spread
+from lit_cfl.statistics import interval
 
 Verdict = Literal["matches", "explained", "not reproduced", "not run", "no value"]
 ACCURACY_POINTS = 1.5  # tolerance for accuracies, in percentage points
@@ -43,12 +43,12 @@ class Measured:
     @property
     def mean(self) -> float | None:
         """Returns the mean over the seeds; None if a run has no value."""
-        return spread(self.values).mean
+        return interval(self.values).mean
 
     @property
     def std(self) -> float | None:
         """Returns the standard deviation over the seeds (n - 1); None for fewer than two."""
-        return spread(self.values).deviation
+        return interval(self.values).deviation
 
 
 def summarise_runs(metric: str, rows: Sequence[Row]) -> Measured | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from experiments.files import Row
 from experiments.ledger import Ledger
 from experiments.which_method import BEST, Options, Protocol, find_run
-from lit_cfl.statistics import Interval, Ranking, friedman, paired_difference, spread
+from lit_cfl.statistics import Interval, Ranking, friedman, interval, paired_difference
 
 SCORE = "test_accuracy"
 BASELINE, BOUND = "FedAvg", "Oracle"
@@ -33,7 +33,7 @@ class Entry:
 
     def mean(self, score: str) -> float | None:
         """Returns the mean of a score over the seeds; None if a run lacks it."""
-        return spread([row.get(score) for row in self.rows.values()]).mean
+        return interval([row.get(score) for row in self.rows.values()]).mean
 
     @property
     def accuracy(self) -> float:

@@ -38,7 +38,7 @@ from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.local_work import per_client
 from lit_cfl.options import FROM_0, FROM_1, PART, bounded, require_options
 from lit_cfl.pictures.options import Pictures
-from lit_cfl.rounds import Cohorts, Round, SelectionRule, rounds, warn_of_ineffective_options
+from lit_cfl.rounds import Cohorts, Round, SelectionRule, note_late_clustering, rounds
 from lit_cfl.storage.given_paths import require_folder_name
 from lit_cfl.tracking.options import Tracking
 
@@ -203,7 +203,7 @@ class Experiment:
             if algorithm.mixes_models:
                 require_mixing(engine.template, type(algorithm).__name__)
             algorithm.check(engine.at(0, data))
-            warn_of_ineffective_options(algorithm, self.data.shift, cohorts, num_rounds=self.rounds)
+            note_late_clustering(algorithm, self.rounds)
         require_trainable(engine, data)
         if (tuned := self.evaluation.fine_tune) is not None:
             engine.require_variance(data.population, tuned, per_client(tuned.length, data.population), data)

@@ -1,7 +1,6 @@
 """The names of all metrics: columns of `metrics.csv` and keys of every logger. `docs/results.md` explains each."""
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 from lit_cfl.errors import suggest
@@ -15,11 +14,6 @@ _TUNED = ("tuned", "mean_tuned", "worst10_tuned")  # aggregates of a score after
 _OF_TEST = ("global", "newcomers", "max_weighted", "min_weighted")  # further values of a score on test data
 _LOWER = ("loss", "discrepancy")
 _NEARLY_EQUAL = 0.85  # a metric at least this similar to a known one is a misspelling of it, not an unknown score
-# task and default score of the scores that the option `scores` adds; tasks lie in a higher layer
-_ADDED_SCORES = {
-    **dict.fromkeys(("auroc", "balanced_accuracy", "calibration_error", "f1"), ("Classification", "accuracy")),
-    **dict.fromkeys(("mse", "r2", "rmse"), ("Regression", "mae")),
-}
 
 ARI_NOTE = "ARI: agreement with the true clusters, 1 = equal, 0 = chance."  # note below tables of several runs
 RATE = "train/lr"  # a column of runs with a schedule of learning rates
@@ -102,17 +96,13 @@ def choosable_columns(scores: Scores) -> tuple[str, ...]:
 
 
 def suggest_column(name: str, known: Sequence[str]) -> str:
-    """Returns a hint for an unknown metric: the weighted mean of a similar score, or how the task reports the score."""
+    """Returns a hint for an unknown metric: a similar one, else the weighted mean of a similar score."""
     usual, asked = "val/weighted_", name.rpartition("/")[2].removeprefix("weighted_")
-    if asked in _ADDED_SCORES and f"{usual}{asked}" not in known:
-        task, default = _ADDED_SCORES[asked]
-        return f" (give task.scores: [{default}, {asked}] to a {task}, then {usual}{asked})"
     scores = [column.removeprefix(usual) for column in known if column.startswith(usual)]
     if asked in scores:  # val/accuracy is the weighted mean rather than val/std_accuracy, which is nearer in letters
         return f" (did you mean {usual}{asked}?)"
-    near = [score for score in scores if score.startswith(asked)] or get_close_matches(asked, scores, n=1)
-    of_score = f" (did you mean {usual}{near[0]}?)" if asked and near else suggest(name, known)
-    return suggest(name, known, _NEARLY_EQUAL) or of_score
+    near = suggest(asked, scores).replace("you mean ", f"you mean {usual}")
+    return suggest(name, known, _NEARLY_EQUAL) or near or suggest(name, known)
 
 
 def main_column(scores: Scores, split: str = "val") -> str:

@@ -174,10 +174,9 @@ class ParameterLayout:
     def _matches(self, pattern: str, slots: Sequence[Slot]) -> list[Slot]:
         found = self._find(pattern, slots)
         if not found:
-            near = next((f" (did you mean {one}?)" for one in _similar(pattern) if self._find(one, slots)), "")
             without = f" (without {', '.join(self.left_out)}: personal)" if self.left_out else ""
             layers = ", ".join(self._layer_kinds())
-            raise InputError(f"layer pattern {pattern!r} matches nothing{near}; the layers are: {layers}{without}")
+            raise InputError(f"layer pattern {pattern!r} matches nothing; the layers are: {layers}{without}")
         return found
 
     def _find(self, pattern: str, slots: Sequence[Slot]) -> list[Slot]:
@@ -211,15 +210,6 @@ class ParameterLayout:
     def _tensors(self, module: nn.Module) -> Iterable[Tensor]:
         named = dict(module.named_parameters()) | dict(module.named_buffers())
         return (named[slot.name] for slot in self.slots)
-
-
-def _similar(pattern: str) -> Iterator[str]:
-    """Yields patterns that were probably meant: `bn*` for `bn`, `batchnorm[*]` for `batchnorm` or `BatchNorm1d`."""
-    word = pattern.strip("*")
-    if word:
-        yield f"{word}*"
-        yield f"{re.sub(r'[^a-z0-9]', '', word.lower())}[*]"
-        yield f"*{word}*"
 
 
 def copy_sharing_frozen(module: Module) -> Module:

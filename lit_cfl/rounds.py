@@ -13,7 +13,7 @@ from lit_cfl.algorithms.base import Algorithm, Info, State
 from lit_cfl.algorithms.check_answers import check_answer, require_savable
 from lit_cfl.data import FederatedData
 from lit_cfl.data.shift import Shift, ShiftLog, apply_shifts
-from lit_cfl.errors import InputError, Notice, join_ids
+from lit_cfl.errors import InputError, Notice
 from lit_cfl.local_work import LocalCosts, LocalWork
 from lit_cfl.seeds import derive, generator
 
@@ -28,14 +28,16 @@ class Clients(Protocol):
 
 @dataclass(frozen=True)
 class Cohorts:
-    """The rule that selects the cohort of each round.
+    """Draws the cohort of each round.
 
     Args:
         size: K, the number of clients in a round.
-        rule: See `select`.
+        rule: `uniform` without replacement, or `round_robin_first`: while round < N/K the clients take turns in the
+            order of their ids (the last turn continues with the first ids), so that each is seen; then `uniform`.
         dropout: Probability that a selected client does not answer, 0 to below 1. It does not apply to rounds in which
             an algorithm needs every client.
-        seed: Seed of the draws; None = derived from the run's seed.
+        seed: Seed; round t draws with `random.Random(seed + t).sample`, as FlexCFL's published code does (with 2077).
+            None = derived from the run's seed, so that runs with neighbouring seeds draw different cohorts.
     """
 
     size: int
@@ -44,35 +46,26 @@ class Cohorts:
     seed: int | None = None
 
     def at(self, round: int, population: Tensor, run_seed: int) -> Tensor:
-        """Draws the cohort: ids int64 `[n]` out of the population `[m]`, ascending."""
-        seed = selection_seed(run_seed) if self.seed is None else self.seed
-        return drop_out(select(round, population, self.size, seed, self.rule), self.dropout, run_seed, round)
+        """Draws the cohort of a round.
 
+        Args:
+            round: Number of completed rounds, t = 0 in the first round.
+            population: Ids to choose from, ascending int64 `[N]`.
+            run_seed: Seed of the run.
 
-def select(round: int, population: Tensor, cohort_size: int, seed: int, rule: SelectionRule = "uniform") -> Tensor:
-    """Draws the cohort of a round.
-
-    Args:
-        round: Number of completed rounds, t = 0 in the first round.
-        population: Ids to choose from, ascending int64 `[N]`.
-        cohort_size: Clients per round K, 1 to N.
-        seed: Seed; round t draws with `random.Random(seed + t).sample`, as FlexCFL's published code does (with 2077).
-        rule: `uniform` without replacement, or `round_robin_first`: while round < N/K the clients take turns in the
-            order of their ids (the last turn continues with the first ids), so that each is seen; then `uniform`.
-
-    Returns:
-        Ids, int64 `[K]`, ascending, so that sums do not depend on the order of the draw.
-    """
-    clients = len(population)
-    if not 1 <= cohort_size <= clients:
-        there = "is 1 client; give 1" if clients == 1 else f"are {clients} clients; give 1 to {clients}"
-        raise InputError(f"cohort_size is {cohort_size}, but there {there}")
-    if rule == "round_robin_first" and round < clients / cohort_size:
-        first = round * cohort_size
-        chosen = [(first + k) % clients for k in range(cohort_size)]
-    else:
-        chosen = Random(seed + round).sample(range(clients), cohort_size)
-    return population[torch.tensor(chosen)].sort().values
+        Returns:
+            Ids, int64 `[K]` or fewer, ascending, so that sums do not depend on the order of the draw.
+        """
+        clients = len(population)
+        if not 1 <= self.size <= clients:
+            there = "is 1 client; give 1" if clients == 1 else f"are {clients} clients; give 1 to {clients}"
+            raise InputError(f"cohort_size is {self.size}, but there {there}")
+        if self.rule == "round_robin_first" and round < clients / self.size:
+            chosen = [(round * self.size + k) % clients for k in range(self.size)]
+        else:
+            seed = derive(run_seed, "selection") if self.seed is None else self.seed
+            chosen = Random(seed + round).sample(range(clients), self.size)
+        return drop_out(population[torch.tensor(chosen)].sort().values, self.dropout, run_seed, round)
 
 
 def drop_out(cohort: Tensor, probability: float, seed: int, round: int) -> Tensor:
@@ -81,11 +74,6 @@ def drop_out(cohort: Tensor, probability: float, seed: int, round: int) -> Tenso
         return cohort
     draws = torch.rand(int(cohort.max()) + 1, generator=generator(seed, "dropout", round))
     return cohort[draws[cohort] >= probability]
-
-
-def selection_seed(seed: int) -> int:
-    """Derives the default seed for drawing cohorts, so that runs with neighbouring seeds draw different ones."""
-    return derive(seed, "selection")
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,28 +120,10 @@ class Round:
         return self.index + 1
 
 
-def warn_of_ineffective_options(
-    algorithm: Algorithm, shifts: Sequence[Shift], cohorts: Cohorts, *, num_rounds: int
-) -> None:
-    """Warns of options that have no effect with this number of rounds, or with this algorithm.
-
-    Args:
-        num_rounds: Number of rounds T.
-    """
-    name = type(algorithm).__name__
-    if (without_clusters := describe_late_clustering(algorithm, num_rounds)) is not None:
-        _note(without_clusters)
-    for shift in shifts:
-        late = [completed for completed in shift.change_rounds if completed >= num_rounds]
-        if late:
-            _note(
-                f"{type(shift).__name__} changes the data after {', '.join(map(str, late))} completed rounds, but "
-                f"rounds is {num_rounds}, {shift.describe_without(late)}"
-            )
-    whole = [index + 1 for index in range(num_rounds) if algorithm.needs_all(index)] if cohorts.dropout else []
-    if whole:
-        when = "every round" if len(whole) == num_rounds else f"round {join_ids(whole)}"
-        _note(f"dropout is {cohorts.dropout}, but {name} asks all clients in {when}, where dropout does not apply")
+def note_late_clustering(algorithm: Algorithm, num_rounds: int) -> None:
+    """Warns that an algorithm does not cluster within this number of rounds."""
+    if (text := describe_late_clustering(algorithm, num_rounds)) is not None:
+        warnings.warn(text, Notice, stacklevel=2)
 
 
 def describe_late_clustering(algorithm: Algorithm, num_rounds: int) -> str | None:
@@ -168,10 +138,6 @@ def describe_late_clustering(algorithm: Algorithm, num_rounds: int) -> str | Non
         f"{type(algorithm).__name__} does not cluster before round {first + 1}, but rounds is {num_rounds}, so "
         f"{result}; raise rounds above {first}{lower}"
     )
-
-
-def _note(text: str) -> None:
-    warnings.warn(text, Notice, stacklevel=3)
 
 
 def rounds(

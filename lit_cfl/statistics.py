@@ -16,31 +16,9 @@ from scipy.stats import t as student
 
 from lit_cfl.errors import InputError
 
-__all__ = [
-    "Interval",
-    "Ranking",
-    "Spread",
-    "critical_difference",
-    "friedman",
-    "interval",
-    "paired_difference",
-    "spread",
-]
+__all__ = ["Interval", "Ranking", "critical_difference", "friedman", "interval", "paired_difference"]
 
 LEVEL = 0.95
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Mean and standard deviation of one value over seeds.
-
-    Args:
-        mean: Mean; None if it is unknown for a run, or there are no runs.
-        deviation: Standard deviation of a sample (n - 1); None with fewer than two.
-    """
-
-    mean: float | None = None
-    deviation: float | None = None
 
 
 @dataclass(frozen=True)
@@ -48,14 +26,16 @@ class Interval:
     """A mean over seeds with its confidence interval.
 
     Args:
-        mean: Mean; None without seeds.
+        mean: Mean; None without seeds, or if it is unknown for one.
         margin: Half the interval; None with fewer than two seeds.
         count: Number of seeds.
+        deviation: Standard deviation of a sample (n - 1); None with fewer than two seeds.
     """
 
     mean: float | None = None
     margin: float | None = None
     count: int = 0
+    deviation: float | None = None
 
     @property
     def low(self) -> float | None:
@@ -72,20 +52,20 @@ class Interval:
         return mean if self.margin is None else f"{mean} ± {self.margin:.4f}"
 
 
-def spread(values: Sequence[float | None]) -> Spread:
-    """Computes mean and standard deviation."""
+def interval(values: Sequence[float | None]) -> Interval:
+    """Computes the mean with its 95 % confidence interval, as `scipy.stats.ttest_1samp` does.
+
+    Args:
+        values: Value of each seed; if one is unknown, None, so is the interval.
+    """
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
-        return Spread()
-    return Spread(fmean(known), stdev(known) if len(known) > 1 else None)
-
-
-def interval(values: Sequence[float]) -> Interval:
-    """Computes the mean with its 95 % confidence interval, as `scipy.stats.ttest_1samp` does."""
-    if len(values) < 2:
-        return Interval(fmean(values) if values else None, None, len(values))
-    quantile = float(student.ppf((1 + LEVEL) / 2, len(values) - 1))
-    return Interval(fmean(values), quantile * stdev(values) / sqrt(len(values)), len(values))
+        return Interval()
+    if len(known) == 1:
+        return Interval(fmean(known), None, 1)
+    deviation = stdev(known)
+    quantile = float(student.ppf((1 + LEVEL) / 2, len(known) - 1))
+    return Interval(fmean(known), quantile * deviation / sqrt(len(known)), len(known), deviation)
 
 
 def paired_difference(mine: Mapping[int, float | None], first: Mapping[int, float | None]) -> Interval:

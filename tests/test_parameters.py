@@ -234,15 +234,7 @@ def test_layers_are_found_with_their_buffers_also_those_that_have_nothing_else()
     assert layout.columns_with_buffers(["batchnorm[*]"]).tolist() == [2, 3, 8, 9, 10, 11]
     assert layout.columns("batchnorm[*]").tolist() == [2, 3]
     assert layout.columns(["conv[*]", "linear[*]"]).tolist() == [0, 1, 4, 5, 6, 7]
-    for pattern, meant in (
-        ("con", "con*"),
-        ("batchnorm1d", "batchnorm1d[*]"),
-        ("BatchNorm", "batchnorm[*]"),
-        ("onv", "*onv*"),
-    ):
-        with pytest.raises(InputError, match=re.escape(f"'{pattern}' matches nothing (did you mean {meant}?); the")):
-            layout.columns_with_buffers([pattern])
-    for pattern in ("plain", "lstm[*]"):
+    for pattern in ("plain", "lstm[*]", "con"):
         with pytest.raises(
             InputError, match=re.escape(f"layer pattern '{pattern}' matches nothing; the layers are: conv")
         ):

@@ -8,8 +8,12 @@ import torch
 from quadratic import ids
 
 from lit_cfl.errors import InputError
-from lit_cfl.rounds import Cohorts, drop_out, select
+from lit_cfl.rounds import Cohorts, SelectionRule, drop_out
 from lit_cfl.seeds import derive, generator
+
+
+def select(round: int, population: torch.Tensor, size: int, seed: int, rule: SelectionRule = "uniform") -> torch.Tensor:
+    return Cohorts(size, rule, seed=seed).at(round, population, run_seed=0)
 
 
 def turns(clients: int, size: int, rounds: int) -> list[list[int]]:

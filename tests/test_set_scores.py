@@ -25,8 +25,7 @@ from lit_cfl.nets import MCLR
 from lit_cfl.scores import ACCURACY, Score, SetScore
 from lit_cfl.storage import read_table
 from lit_cfl.tasks import Classification
-from lit_cfl.tasks.named_scores import OF_CLASSES, named_scores
-from lit_cfl.tasks.regression import OF_NUMBERS
+from lit_cfl.tasks.named_scores import named_scores
 
 NAMES = ["accuracy", "f1", "auroc", "balanced_accuracy", "calibration_error", "f1_3"]
 OUTPUTS = torch.tensor(
@@ -225,18 +224,6 @@ def test_all_clients_count_in_a_run_of_one_model(tmp_path: Path):
     last = read_table(path / "metrics.csv")[-1]
     assert last["clients/evaluated"] == 40
     assert last["test/weighted_auroc"] == read_table(path / "clusters.csv")[-1]["auroc"]
-
-
-@pytest.mark.parametrize(
-    ("task", "default", "score"),
-    [
-        *(("Classification", "accuracy", score.name) for score in OF_CLASSES.scores[1:]),
-        *(("Regression", "mae", score.name) for score in OF_NUMBERS.scores[1:]),
-    ],
-)
-def test_a_metric_of_each_named_score_says_how_a_task_reports_it(task: str, default: str, score: str):
-    hint = suggest_column(f"val/{score}", choosable_columns((ACCURACY,)))
-    assert hint == f" (give task.scores: [{default}, {score}] to a {task}, then val/weighted_{score})"
 
 
 def test_an_accuracy_without_its_mean_is_taken_for_the_weighted_one():

@@ -10,18 +10,16 @@ from lit_cfl.errors import InputError
 from lit_cfl.statistics import (
     Interval,
     Ranking,
-    Spread,
     critical_difference,
     friedman,
     interval,
     paired_difference,
-    spread,
 )
 
 
 def test_the_interval_is_students():
     found = interval([1.0, 2.0, 3.0])
-    assert found == Interval(2.0, pytest.approx(4.302653 / 3**0.5, rel=1e-6), 3)  # t(0.975, 2) * 1 / sqrt(3)
+    assert found == Interval(2.0, pytest.approx(4.302653 / 3**0.5, rel=1e-6), 3, 1.0)  # t(0.975, 2) * 1 / sqrt(3)
     assert (found.low, found.high) == (pytest.approx(-0.484138, abs=1e-6), pytest.approx(4.484138, abs=1e-6))
     assert str(found) == "2.0000 ± 2.4841"
 
@@ -42,7 +40,7 @@ def test_paired_differences_have_the_interval_of_scipys_paired_test():
 
 def test_a_constant_gain_has_an_interval_of_no_width():
     mine, first = {0: 0.5, 1: 0.75, 2: 0.25}, {0: 0.25, 1: 0.5, 2: 0.0}
-    assert paired_difference(mine, first) == Interval(0.25, 0.0, 3)
+    assert paired_difference(mine, first) == Interval(0.25, 0.0, 3, 0.0)
 
 
 def test_a_seed_that_one_of_them_lacks_is_left_out():
@@ -59,10 +57,10 @@ def test_the_interval_holds_the_true_difference_in_95_of_100_comparisons(seeds: 
     )  # three and a half standard errors; the bootstrap gives 0.74 to 0.89
 
 
-def test_spread_is_of_a_sample_and_unknown_where_a_run_does_not_know():
-    assert spread([1.0, 2.0, 4.0]) == Spread(pytest.approx(7 / 3), pytest.approx(sqrt((16 + 1 + 25) / 9 / 2)))
-    assert spread([0.5]) == Spread(0.5, None)
-    assert spread([0.5, None]) == spread([]) == Spread()
+def test_deviation_is_of_a_sample_and_all_is_unknown_where_a_run_does_not_know():
+    assert interval([1.0, 2.0, 4.0]).deviation == pytest.approx(sqrt((16 + 1 + 25) / 9 / 2))
+    assert interval([0.5]) == Interval(0.5, None, 1)
+    assert interval([0.5, None]) == interval([]) == Interval()
 
 
 # Ranks of Demsar (JMLR 7, 2006), Table 6, by AUC: C4.5 without and with tuned m and cf, 14 data sets; ties share ranks.

@@ -1,7 +1,6 @@
 """Label drift: from a given round on, some clients see different labels for the same inputs."""
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -86,16 +85,6 @@ class LabelDrift(Shift):
         columns = (column[rows] for column in (clients, partners, changed, before, after))
         clusters = data.true_clusters.index_copy(0, clients, after)
         return replace(data, true_clusters=clusters, **lists), ShiftLog("label_drift", *columns)
-
-    @property
-    def change_rounds(self) -> Sequence[int]:
-        """The first round of the drift, and the first one in which all examples have drifted."""
-        return [self.start, *([self.start + self.duration - 1] if self.duration > 1 else [])]
-
-    def describe_without(self, late: Sequence[int]) -> str:
-        if self.start in late:
-            return super().describe_without(late)
-        return f"so the drift will not be complete; raise rounds above {late[-1]}, or lower duration or start"
 
     def find_drifting(self, data: FederatedData, at: ShiftContext) -> Tensor:
         """Finds the clients that are eligible to drift by this round: bool `[clients]`."""

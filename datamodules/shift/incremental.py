@@ -42,20 +42,6 @@ class Incremental(Shift):
         if not all(less < more <= 1 for less, more in steps):
             raise InputError(f"the shares of releases are {self.shares}; give them in ascending order, above 0 to 1")
 
-    @property
-    def change_rounds(self) -> Sequence[int]:
-        return self.rounds
-
-    def describe_without(self, late: Sequence[int]) -> str:
-        reached = self.shares[: len(self.rounds) - len(late)]
-        if not reached:  # without the first release, nothing is withheld
-            return super().describe_without(late)
-        who = "clients" if self.participants == "all" else "the clients that take part"
-        return (
-            f"so {who} have only {100 * reached[-1]:.3g} % of their training data until the end; raise rounds above "
-            f"{late[-1]}, or give the shift earlier rounds"
-        )
-
     def step(self, data: FederatedData, at: ShiftContext) -> tuple[FederatedData, ShiftLog | None]:
         if at.round not in self.rounds:
             return data, None

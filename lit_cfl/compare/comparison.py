@@ -31,7 +31,7 @@ from lit_cfl.engines.choose_plan import require_first_gpu
 from lit_cfl.engines.plan import Plan, PlanOptions
 from lit_cfl.errors import InputError, prefix_errors, suggest_share
 from lit_cfl.experiment import Experiment, PreparedRun
-from lit_cfl.rounds import warn_of_ineffective_options
+from lit_cfl.rounds import note_late_clustering
 from lit_cfl.runs.resume import NOT_SET, differences
 from lit_cfl.scores import Score
 from lit_cfl.storage.digests import read_sealed, write_sealed
@@ -288,8 +288,7 @@ def _check_run(experiment: Experiment, first: PreparedRun, common: Plan) -> Plan
         own.engine.close()
         return plan
     experiment.algorithm.check(first.engine.at(0, first.data))
-    shifts, cohorts = experiment.data.shift, first.cohorts
-    warn_of_ineffective_options(experiment.algorithm, shifts, cohorts, num_rounds=experiment.rounds)
+    note_late_clustering(experiment.algorithm, experiment.rounds)
     return common
 
 

@@ -15,7 +15,7 @@ from lit_cfl.rounds import describe_late_clustering
 from lit_cfl.runs.run import SAME_START
 from lit_cfl.runs.shared_clients import compare_shared, read_scored, scores_everyone
 from lit_cfl.scores import CLASSIFIER, Score, Scores, read_scores
-from lit_cfl.statistics import paired_difference, spread
+from lit_cfl.statistics import interval, paired_difference
 from lit_cfl.storage.checkpoint import read_fingerprint, share_initial_model
 from lit_cfl.storage.csv_log import read_table
 
@@ -132,15 +132,15 @@ def _row(comparison: Comparison, name: str, runs: Sequence[Row], target: float |
     row["failed"] = len(mine) - len(done)
     scored = {split: f"{split}_{score.name}" for split in ("test", "val", "tuned", "newcomers")}
     for what, key in (scored | {"ari": "ari", "clusters": "clusters"}).items():
-        found = spread([run[key] for run in done])
+        found = interval([run[key] for run in done])
         row |= {f"{what}_mean": found.mean, f"{what}_sd": found.deviation}
     options = comparison.experiments[name].to_dict()
     row["added"] = [options.get(option) for option in _NOT_OF_THE_ALGORITHM]
     row |= {"target": target, "reached": len(reached), "rounds_with_all_clients": comparison.rounds_with_all(name)}
     whole = reached if len(reached) == len(done) else []
-    row |= {key: spread([run[key] for run in whole]).mean for key in _TO_TARGET}
+    row |= {key: interval([run[key] for run in whole]).mean for key in _TO_TARGET}
     costs = (*_COSTS, "local_scored_examples", "seconds")
-    return row | {key: spread([run[key] for run in done]).mean for key in costs}
+    return row | {key: interval([run[key] for run in done]).mean for key in costs}
 
 
 def common_target(finals: Sequence[float | None], score: Score = CLASSIFIER[0]) -> float | None:

@@ -81,8 +81,8 @@ def place_newcomers(
         )
     algorithm, engine, mine = prepared.experiment.algorithm, prepared.engine, prepared.data
     data = mark_tokens(data, lambda: engine.template)
-    known_test = _count_known_test(data, mine)
-    _note_known_names(data, mine)
+    if (known := _describe_known(data, mine)) is not None:
+        warnings.warn(known, Notice, stacklevel=3)
     lacks_labels = data.examples.label_kind == "none" != mine.examples.label_kind
     if lacks_labels and not unlabelled:
         raise InputError(f"these clients have no labels; give labels, {_without_labels(algorithm)}")
@@ -104,14 +104,6 @@ def place_newcomers(
             test = score_clients(
                 engine, some.models, some.index, clients[placed], data, "test", own=some.own, weights=some.weights
             )
-    if test is not None and known_test:
-        warnings.warn(
-            f"{known_test} of the {len(data.test.entries)} test examples of these clients are training data of the "
-            "run's clients, so their scores do not show how well new clients do; for that, set data.newcomers in the "
-            "run, or give another source here",
-            Notice,
-            stacklevel=3,
-        )
     scored = placed & (truth >= 0)
     agreed = agreement(found.index[scored], truth[scored]) if scored.sum() > 1 else {}
     return PlacedNewcomers(found, _has_new_model(found, served), info.closeness, test, engine, agreed, names)
@@ -124,25 +116,26 @@ def _without_labels(algorithm: Algorithm) -> str:
     return "or place them by their inputs with --unlabelled (in Python: unlabelled=True)"
 
 
-def _count_known_test(data: FederatedData, mine: FederatedData) -> int:
-    """Counts test examples in `data` on which the run's clients trained; 0 if its examples are not the run's."""
-    if data.examples.fingerprint != mine.examples.fingerprint:
-        return 0
-    trained = mine.train.select(mine.population).entries % len(mine.examples)
-    return int(torch.isin(data.test.entries % len(data.examples), trained).sum())
-
-
-def _note_known_names(data: FederatedData, mine: FederatedData) -> None:
-    """Warns of clients in `data` whose names are those of clients that the run has trained."""
-    trained = {mine.names[client] for client in mine.population.tolist()} - {""} if mine.names else set()
-    shared = [name for name in data.names if name in trained]
-    if shared and data.examples.fingerprint != mine.examples.fingerprint:
-        warnings.warn(
-            f"among these clients are names of the run's clients ({join_ids(shared)}); if they are the same, they "
-            "are not newcomers, and their test examples may have been trained on",
-            Notice,
-            stacklevel=4,
+def _describe_known(data: FederatedData, mine: FederatedData) -> str | None:
+    """Explains why clients may not be new: the run trained on their test examples, or clients of their names."""
+    if data.examples.fingerprint == mine.examples.fingerprint:
+        trained = mine.train.select(mine.population).entries % len(mine.examples)
+        known = int(torch.isin(data.test.entries % len(data.examples), trained).sum())
+        if not known:
+            return None
+        return (
+            f"{known} of the {len(data.test.entries)} test examples of these clients are training data of the run's "
+            "clients, so their scores do not show how well new clients do; for that, set data.newcomers in the run, "
+            "or give another source here"
         )
+    names = {mine.names[client] for client in mine.population.tolist()} - {""} if mine.names else set()
+    shared = [name for name in data.names if name in names]
+    if not shared:
+        return None
+    return (
+        f"among these clients are names of the run's clients ({join_ids(shared)}); if they are the same, they are not "
+        "newcomers, and their test examples may have been trained on"
+    )
 
 
 def _has_new_model(found: Assignment, models: Tensor) -> Tensor:
@@ -223,36 +216,26 @@ def _with_names(examples: Examples) -> Examples:
 def _require_known(names: Sequence[str], known: Sequence[str]) -> None:
     """Raises InputError if a label's name is not one of the run's."""
     unknown = [name for name in names if name not in known]
-    plain = {" ".join(name.split()).casefold(): name for name in known}
-    for name in unknown:
-        if (meant := plain.get(" ".join(name.split()).casefold())) is not None:
-            raise InputError(
-                f"these data have the label {name!r}, which the run calls {meant!r}; spell it as in the run, since "
-                "capitals and spaces count"
-            )
     if unknown:
-        several = len(unknown) > 1
+        labels = "label" if len(unknown) == 1 else "labels"
         raise InputError(
-            f"these data have the label{'s' if several else ''} {', '.join(map(repr, unknown))}, but the run has only "
-            f"{', '.join(map(repr, known))}, and its models cannot predict others; leave out the examples with "
-            f"{'them' if several else 'it'}"
+            f"these data have the {labels} {', '.join(map(repr, unknown))}, but the run has only "
+            f"{', '.join(map(repr, known))}, and its models cannot predict others; leave out their examples, or spell "
+            "labels as in the run"
         )
 
 
 def require_same_inputs(mine: Examples, theirs: Examples) -> None:
     """Raises InputError if the run's and other examples are tables with different input columns."""
     ours, others = mine.input_names, theirs.input_names
-    if ours and others and len(ours) != len(others):
+    if ours and others and ours != others:
         lacking = [name for name in ours if name not in others]
-        extra = [name for name in others if name not in ours]
-        parts = {"have no column": lacking, "have the additional column": extra}
+        parts = {
+            "lack the column": lacking,
+            "have the additional column": [name for name in others if name not in ours],
+        }
         found = [f"{what} {', '.join(map(repr, names))}" for what, names in parts.items() if names]
         raise InputError(
-            f"these data {' and '.join(found)}, unlike those of the run; give the same columns in the same order"
+            f"these data {' and '.join(found) or 'have the columns in another order'}, unlike those of the run; give "
+            "the same columns in the same order"
         )
-    for number, (one, another) in enumerate(zip(ours, others, strict=False), 1):
-        if one != another:
-            raise InputError(
-                f"input {number} is the column {another!r} in these data, but {one!r} in the run; give the same "
-                "columns in the same order"
-            )

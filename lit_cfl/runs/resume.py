@@ -1,7 +1,7 @@
 """Checks, before a run is resumed, that configuration, plan, data and checkpoint are those of the original run."""
 
 import json
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -152,10 +152,15 @@ def require_recorded_config(path: Path, saved: Mapping[str, Any], stored: Mappin
     if not differences(json.loads(saved["config before"]), stored):
         return
     if found := differences(json.loads(saved["config"]), stored):
-        raise InputError(
-            f"{path / 'config.yaml'} is not the file that the run was saved with: {'; '.join(found)}. Put the original "
-            "back (options are changed on the command line; an edited copy can be given to --config, for a new run)"
-        )
+        raise edited_config(path, found)
+
+
+def edited_config(path: Path, found: Sequence[str]) -> InputError:
+    """Makes the error that `config.yaml` has other options, each given as `option: recorded -> in the file`."""
+    return InputError(
+        f"{path / 'config.yaml'} is not the file that the run was saved with: {'; '.join(found)}. Put the original "
+        "back (options are changed on the command line; an edited copy can be given to --config, for a new run)"
+    )
 
 
 def require_same_digests(path: Path, recorded: Mapping[str, str], fingerprint: Mapping[str, str]) -> None:

@@ -121,11 +121,10 @@ def shift_rows(round: int, moves: Sequence[ShiftLog]) -> Iterator[Row]:
             }
 
 
-def client_rows(data: FederatedData, evaluations: Sequence[Evaluation], num_scores: int = 1) -> Iterator[list[Any]]:
-    """Builds one row per client, ordered by id; unknown values are None.
-
-    Rows are built in blocks. Names, if any, come last.
-    """
+def client_rows(
+    data: FederatedData, evaluations: Sequence[Evaluation], num_scores: int = 1
+) -> Iterator[Sequence[Sequence[Any]]]:
+    """Builds one row per client, ordered by id, in blocks; unknown values are None. Names, if any, come last."""
     cluster = torch.full((data.num_clients,), -1)
     figures = torch.full((data.num_clients, num_scores + 1), float("nan"), dtype=torch.float64)  # scores, then the loss
     models = next((one.weights.shape[1] for one in evaluations if one.weights is not None), 0)
@@ -148,7 +147,7 @@ def client_rows(data: FederatedData, evaluations: Sequence[Evaluation], num_scor
         counts = [numbers[block].tolist() for numbers in (*sizes, newcomers)]
         ids = range(start, start + len(counts[0]))
         named = [column[block] for column in names]
-        yield from map(list, zip(ids, *clusters, *counts[:3], *known, counts[3], *mixed, *named, strict=True))
+        yield list(zip(ids, *clusters, *counts[:3], *known, counts[3], *mixed, *named, strict=True))
 
 
 def _known_or_none(values: Tensor, which: Tensor) -> list[Any]:

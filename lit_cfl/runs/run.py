@@ -22,6 +22,7 @@ from lit_cfl.pictures.options import Format
 from lit_cfl.runs.recorder import Recorder
 from lit_cfl.runs.resume import (
     disagreements,
+    edited_config,
     read_agreeing_summary,
     read_finished_summary,
     require_agreement,
@@ -32,7 +33,7 @@ from lit_cfl.runs.resume import (
 )
 from lit_cfl.runs.run_directory import RunDirectory, default_run_directory
 from lit_cfl.storage.atomic_writes import write_json
-from lit_cfl.storage.checkpoint import Checkpoint, read_fingerprint, share_initial_model
+from lit_cfl.storage.checkpoint import Checkpoint, read_fingerprint, read_saved_config, share_initial_model
 from lit_cfl.storage.config_file import require_unused, stored_config, write_config
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.storage.digests import renew_sums
@@ -121,7 +122,11 @@ def run(
     path = default_run_directory(experiment.name) if path is None else Path(path)
     callbacks = callbacks or RunCallbacks()
     if mode != "new":
-        require_comparable_runs(_list_runs(experiment, path))
+        runs = _list_runs(experiment, path)
+        others = [file.parent.name for file in sorted(path.glob("seed-*/config.yaml")) if file.parent not in runs]
+        if others and (stored_config(path) or {}).get("seeds") == experiment.seeds:  # so config.yaml was edited
+            raise edited_config(path, [f"seeds: {experiment.seeds}, without {', '.join(others)}"])
+        require_comparable_runs(runs)
     if len(experiment.seeds) == 1:
         finished = _run_seed(experiment, path, callbacks, mode)
     else:
@@ -144,13 +149,17 @@ def _list_runs(experiment: Experiment, path: Path) -> dict[Path, Experiment]:
 def _run_seeds(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: ResumeMode) -> FinishedRun:
     with lock_directory(path):
         stored = None if mode == "new" else stored_config(path)
-        if stored is None:
-            require_unused(path)
-        else:
+        if stored is not None:
             require_agreement(path, stored, experiment.to_dict(), mode == "new_plan")
             experiment = with_stored_code(experiment, stored)
+            begun = _require_recorded_config(experiment, path, stored)
+            # an extension that was killed has not written the outer file yet
+            experiment = experiment.with_options(rounds=max(experiment.rounds, begun))
+        else:
+            require_unused(path)
         try:
-            write_config(path, experiment.to_dict())
+            if stored is None:
+                write_config(path, experiment.to_dict())
             parts = [
                 _run_seed(experiment.for_seed(seed), path / f"seed-{seed}", callbacks, mode)
                 for seed in experiment.seeds
@@ -160,6 +169,9 @@ def _run_seeds(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode
                 with suppress(OSError):
                     (path / "config.yaml").unlink(missing_ok=True)
             raise
+        if stored is not None:  # last, so that the runs have at least its rounds; those that stopped early keep theirs
+            rounds = max(config["rounds"] for config in _saved_configs(experiment, path).values())
+            write_config(path, experiment.to_dict() | {"rounds": rounds})
         if share_initial_model([part.path for part in parts]):
             warnings.warn(SAME_START, Notice, stacklevel=2)
         finished = FinishedRun(path, mean_summary([part.summary for part in parts]), seeds=parts)
@@ -169,6 +181,31 @@ def _run_seeds(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode
         of_baseline = {"baseline": finished.baseline.summary} if finished.baseline else {}
         write_json(path / "summary.json", finished.summary | of_baseline)
     return finished
+
+
+def _saved_configs(experiment: Experiment, path: Path) -> dict[Path, dict[str, Any]]:
+    """Maps the directories of runs that have been saved to the configurations in their checkpoints."""
+    found = {folder: read_saved_config(folder) for folder in _list_runs(experiment, path)}
+    return {folder: config for folder, config in found.items() if config is not None}
+
+
+def _require_recorded_config(experiment: Experiment, path: Path, stored: Mapping[str, Any]) -> int:
+    """Checks that the outer `config.yaml` is the one that the runs of all seeds were saved with.
+
+    Returns:
+        The number of rounds of the runs, which may be higher than in the file.
+
+    Raises:
+        InputError: the options that differ.
+    """
+    runs, saved = _list_runs(experiment, path), _saved_configs(experiment, path)
+    for folder, config in saved.items():
+        if found := disagreements(config, runs[folder].to_dict(), {"rounds"}, new_plan=True):
+            raise edited_config(path, found)
+    rounds: int = max((config["rounds"] for config in saved.values()), default=stored["rounds"])
+    if stored["rounds"] > rounds:
+        raise edited_config(path, [f"rounds: {rounds} -> {stored['rounds']}"])
+    return rounds
 
 
 def _run_seed(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: ResumeMode) -> FinishedRun:

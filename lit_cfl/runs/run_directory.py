@@ -5,16 +5,14 @@ whatever a killed process or an editor has left; of snapshots and `client_rounds
 again, the checkpoint holds the digests.
 """
 
-import csv
 import re
 import secrets
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from io import TextIOWrapper
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +26,7 @@ from lit_cfl.runs.environment import ENVIRONMENT, environment, read_run_id, resu
 from lit_cfl.scores import CLASSIFIER, Scores, describe_scores
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically, write_json
 from lit_cfl.storage.config_file import require_unused, write_config
-from lit_cfl.storage.csv_log import CsvLog, blank_nan, read_table, text_of
+from lit_cfl.storage.csv_log import CsvLog, as_csv, blank_nan, read_table, text_of
 from lit_cfl.storage.digests import SUMS, digest_of, write_sums
 
 _PARTITION = "partition.npz"
@@ -131,11 +129,10 @@ class RunDirectory:
         headers = {name: table.header.decode().strip() for name, table in self._tables.items()}
         found = {name: _header(saved, name) for name in saved["tables"]}
         if found != headers:
-            name = next(name for name in (*found, *headers) if found.get(name) != headers.get(name))
+            then, now = (_describe_others(*both) for both in ((found, headers), (headers, found)))
             raise InputError(
-                f"{self.path} has the table {name} with the columns {found.get(name)}, but the experiment writes "
-                f"{headers.get(name)}: the code of the algorithm or the task has changed since then; restore it, or "
-                "start a new run"
+                f"{self.path} has {then}, but the experiment writes {now}: the code of the algorithm or the task has "
+                "changed since then; restore it, or start a new run"
             )
         for name, digest in saved["digests"].items():
             if name != _PARTITION and digest_of(self.path / name) != digest:
@@ -229,22 +226,17 @@ class RunDirectory:
         self.rows.append(whole)
         return whole
 
-    def write_clients(self, rows: Iterable[Sequence[Any]], models: int = 0, named: bool = False) -> None:
-        """Writes all of `clients.csv`, row by row; None becomes blank.
+    def write_clients(self, blocks: Iterable[Sequence[Sequence[Any]]], models: int = 0, named: bool = False) -> None:
+        """Writes all of `clients.csv`, one block of rows after another; None becomes blank.
 
         Args:
             models: Number of models, whose weights in the client's mixture follow in each row; 0 = no mixtures.
             named: True if each row ends with the client's name in the source.
         """
-
-        def write(file: IO[bytes]) -> None:
-            text = TextIOWrapper(file, encoding="utf-8", newline="")
-            writer = csv.writer(text, lineterminator="\n")
-            writer.writerow((*client_columns(self.scores), *weight_columns(models), *(["name"] if named else [])))
-            writer.writerows(rows)
-            text.detach()
-
-        write_atomically(self.path / "clients.csv", write)
+        header = (*client_columns(self.scores), *weight_columns(models), *(["name"] if named else []))
+        write_atomically(
+            self.path / "clients.csv", lambda file: file.writelines(map(as_csv, chain([[header]], blocks)))
+        )
 
     def write_snapshot(self, round: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Writes `snapshots/<round>.npz`, whose digest later checkpoints hold."""
@@ -269,3 +261,9 @@ def _header(saved: Mapping[str, Any], table: str) -> str:
     """Returns the first line of a table in a checkpoint."""
     first = next(text_of(saved["parts"][table], saved["tables"][table]))
     return first.partition(b"\n")[0].decode()
+
+
+def _describe_others(headers: Mapping[str, str], others: Mapping[str, str]) -> str:
+    """Names the tables whose header is not among others, with their columns."""
+    found = [f"{name} with the columns {line}" for name, line in headers.items() if others.get(name) != line]
+    return f"the table {'; '.join(found)}" if found else "no such table"

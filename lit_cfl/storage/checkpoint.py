@@ -7,6 +7,7 @@ written again, so that the files take at most twice the size of the tensors. Eve
 The name of a file in `rows/` is random and also stands in the file, so that a file of another run is noticed.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -51,6 +52,12 @@ def read_fingerprint(directory: Path) -> dict[str, str]:
     """Reads the recorded `PreparedRun.fingerprint` of a run; {} if there is no checkpoint."""
     path = directory / "checkpoint.pt"
     return dict(_read(path, mmap=True)["fingerprint"]) if path.exists() else {}
+
+
+def read_saved_config(directory: Path) -> dict[str, Any] | None:
+    """Reads the configuration that a run was last saved with; None if there is no checkpoint."""
+    path = directory / "checkpoint.pt"
+    return dict(json.loads(_read(path, mmap=True)["config"])) if path.exists() else None
 
 
 def share_initial_model(directories: Sequence[Path]) -> bool:

@@ -1,7 +1,7 @@
 """Base class of the ready-made tasks: a net, an optimizer, and the mean of the losses as training loss."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -40,7 +40,7 @@ class Task(LightningModule, ABC):
         outputs = self.net(inputs)
         if not isinstance(outputs, Tensor):
             what = "None" if outputs is None else f"a {type(outputs).__name__}"
-            raise InputError(f"{type(self.net).__name__} returned {what}; return a tensor{_suggest_tensor(outputs)}")
+            raise InputError(f"{type(self.net).__name__} returned {what}; return a tensor")
         return outputs
 
     @abstractmethod
@@ -94,15 +94,3 @@ def _as_factors(weights: Tensor, outputs: Tensor) -> Tensor:
 def most_likely(outputs: Tensor) -> Tensor:
     """Finds the index of the largest output `[..., labels]`, int64 `[...]`; -1 if an output is nan."""
     return outputs.argmax(-1).where(~outputs.isnan().any(-1), -1)
-
-
-def _suggest_tensor(outputs: Any) -> str:
-    """Names a tensor in a net's return value that the net should return instead; empty if there is none."""
-    if isinstance(outputs, Sequence) and outputs and isinstance(outputs[0], Tensor):
-        return ", such as output[0]"
-    held = outputs if isinstance(outputs, Mapping) else getattr(outputs, "__dict__", {})
-    names = [name for name, value in held.items() if isinstance(value, Tensor)]
-    name = "logits" if "logits" in names else names[0] if names else None
-    if name is None:
-        return ""
-    return f", such as output.{name}" if hasattr(outputs, name) else f", such as output[{name!r}]"

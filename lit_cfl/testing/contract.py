@@ -48,19 +48,24 @@ def check_algorithm(algorithm: Algorithm) -> None:
     given: object = algorithm
     if isinstance(given, type):
         raise AssertionError(f"{given.__name__} is a class; give an object of it: check_algorithm({given.__name__}())")
-    for check in (
-        _is_plain,
-        _keeps_arguments,
-        _repeats,
-        _resumes,
-        _ignores_order,
-        _serves,
-        _places,
-        _places_unlabelled,
-        _accepts_empty_rounds,
-        _reads_chunks,
-    ):
-        check(algorithm)
+    try:
+        for check in (
+            _is_plain,
+            _keeps_arguments,
+            _repeats,
+            _resumes,
+            _ignores_order,
+            _serves,
+            _places,
+            _places_unlabelled,
+            _accepts_empty_rounds,
+            _reads_chunks,
+        ):
+            check(algorithm)
+    except AssertionError as error:
+        raise AssertionError(f"{type(algorithm).__name__}: {error}") from error.__cause__
+    except InputError as error:  # of check_answer, check_assignment or require_savable, and names the algorithm
+        raise AssertionError(str(error)) from error
 
 
 def _work(
@@ -100,44 +105,33 @@ def _states(
         cohort, rng = reorder(_cohort(round, algorithm)), generator(3, "round", round)
         call = f"round {round} with the cohort {cohort.tolist()}"
         state = _ask(algorithm, "round", call, between(state), cohort, work.at(round), rng)
-        with _raised_in(algorithm, "serve"):
+        with _raised_in("serve"):
             algorithm.serve(state, torch.arange(_CLIENTS))
         yield state
 
 
 def _ask(algorithm: Algorithm, method: str, call: str, *arguments: Any) -> State:
     """Calls a method, whose error is a broken rule in `call`, and checks its answer; returns the state."""
-    with _raised_in(algorithm, call):
+    with _raised_in(call):
         answer = getattr(algorithm, method)(*arguments)
-    with _as_broken_rule():
-        return check_answer(algorithm, method, answer, partial(_num_models, algorithm))[0]
+    return check_answer(algorithm, method, answer, partial(_num_models, algorithm))[0]
 
 
 def _num_models(algorithm: Algorithm, state: State) -> int:
-    with _raised_in(algorithm, "serve"):
+    with _raised_in("serve"):
         return len(algorithm.serve(state, torch.arange(_CLIENTS)).models)
-
-
-@contextmanager
-def _as_broken_rule() -> Iterator[None]:
-    """Converts an InputError within the block into an AssertionError: a broken rule of the contract."""
-    try:
-        yield
-    except InputError as error:
-        raise AssertionError(str(error)) from error
 
 
 def _is_plain(algorithm: Algorithm) -> None:
     kind = type(algorithm)
     frozen = is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]  # dataclasses keep it, the stubs do not
-    _require(frozen, algorithm, "is not a frozen dataclass; write @dataclass(frozen=True)")
+    _require(frozen, "is not a frozen dataclass; write @dataclass(frozen=True)")
     bare = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
-    _require(not bare, algorithm, f"its fields {bare} have no default")
+    _require(not bare, f"its fields {bare} have no default")
     named = is_dataclass(getattr(kind, "state_type", None))
-    _require(named, algorithm, "has no state_type, or one that is not a dataclass")
+    _require(named, "has no state_type, or one that is not a dataclass")
     for state in _states(algorithm, _work(algorithm)):
-        with _as_broken_rule():
-            require_savable(algorithm, state)
+        require_savable(algorithm, state)
 
 
 def _tensors(work: QuadraticWork) -> dict[str, Any]:
@@ -155,12 +149,12 @@ def _keeps_arguments(algorithm: Algorithm) -> None:
     }
     for name, call in calls.items():
         kept_state, kept_work, cohort = deepcopy(state_to_dict(state)), deepcopy(_tensors(work)), everyone.clone()
-        with _raised_in(algorithm, f"{name} with all clients"):
+        with _raised_in(f"{name} with all clients"):
             call(state, cohort)
         same = _difference(kept_state, state_to_dict(state)) == 0 and torch.equal(cohort, everyone)
-        _require(same, algorithm, f"{name} changes its arguments")
-        _require(_difference(kept_work, _tensors(work)) == 0, algorithm, f"{name} changes the data of the clients")
-    _require(repr(algorithm) == before, algorithm, "changes its own fields")
+        _require(same, f"{name} changes its arguments")
+        _require(_difference(kept_work, _tensors(work)) == 0, f"{name} changes the data of the clients")
+    _require(repr(algorithm) == before, "changes its own fields")
 
 
 def _repeats(algorithm: Algorithm) -> None:
@@ -185,7 +179,7 @@ def _compare(
     for position, (a, b) in enumerate(zip(plain, states, strict=True)):
         found = _difference(state_to_dict(a), state_to_dict(b))
         after = "init" if position == 0 else f"round {position}"
-        _require(found <= tolerance, algorithm, rule.format(after=after, found=f"{found:.1e}"))
+        _require(found <= tolerance, rule.format(after=after, found=f"{found:.1e}"))
 
 
 def _save_and_load(algorithm: Algorithm, state: State) -> State:
@@ -204,20 +198,18 @@ def _serves(algorithm: Algorithm) -> None:
     for state in _states(algorithm, _work(algorithm)):
         served = algorithm.serve(state, torch.arange(_CLIENTS))
         some = torch.tensor([7, 2, 9])
-        with _raised_in(algorithm, f"serve for the clients {some.tolist()}"):
+        with _raised_in(f"serve for the clients {some.tolist()}"):
             alone = algorithm.serve(state, some).index
             in_order = _difference(alone, served.index[some]) == 0
         _require(
             in_order,
-            algorithm,
             f"serve gives the clients {some.tolist()} the models {alone.tolist()} if only they are asked for, and "
             f"{served.index[some].tolist()} among all: give each client its model, in their order, and number models "
             "alike in every call",
         )
-        with _as_broken_rule():
-            check_assignment(algorithm, served, torch.arange(_CLIENTS), _COLUMNS)
+        check_assignment(algorithm, served, torch.arange(_CLIENTS), _COLUMNS)
         for row in (*served.models, *served.extra.values()):
-            _require(bool(row.isfinite().all()), algorithm, "serve gives a model that is not finite")
+            _require(bool(row.isfinite().all()), "serve gives a model that is not finite")
 
 
 def _places(algorithm: Algorithm) -> None:
@@ -229,7 +221,7 @@ def _places_unlabelled(algorithm: Algorithm) -> None:
         return
     work = _work(algorithm, _CLIENTS + 3, kind=_Unlabelled)
     state, _ = algorithm.init(_work(algorithm), generator(3, "init"))
-    with _raised_in(algorithm, "place_unlabelled of no clients"):
+    with _raised_in("place_unlabelled of no clients"):
         try:
             algorithm.place_unlabelled(state, torch.empty(0, dtype=torch.int64), work, generator(3, "place"))
         except InputError:
@@ -253,7 +245,7 @@ class _Unlabelled(QuadraticWork):
 def _check_place(algorithm: Algorithm, name: str, more: QuadraticWork) -> None:
     place = getattr(algorithm, name)
     for state in _states(algorithm, _work(algorithm)):
-        with _raised_in(algorithm, f"{name} of no clients"):
+        with _raised_in(f"{name} of no clients"):
             place(state, torch.empty(0, dtype=torch.int64), more.at(_ROUNDS), generator(3, "place"))
         for clients in (torch.arange(_CLIENTS), torch.tensor([_CLIENTS + 2, _CLIENTS])):
             unseen = int(clients[0]) >= _CLIENTS
@@ -261,13 +253,13 @@ def _check_place(algorithm: Algorithm, name: str, more: QuadraticWork) -> None:
             ids = f"{clients.tolist()}{f', of which init knew only 0 to {_CLIENTS - 1}' if unseen else ''}"
             call = f"{name} of {who}, the ids {ids},"
             placed = _ask(algorithm, name, call, state, clients, more.at(_ROUNDS), generator(3, "place"))
-            with _raised_in(algorithm, f"serve for {who}, the ids {ids},"):
+            with _raised_in(f"serve for {who}, the ids {ids},"):
                 index = algorithm.serve(placed, clients).index
-            _require(bool((index >= 0).all()), algorithm, f"after {name}, serve gives {who} no model")
+            _require(bool((index >= 0).all()), f"after {name}, serve gives {who} no model")
             torch.manual_seed(int(clients[0]))  # seeds the global generator, which must not matter
             again, _ = place(state, clients.flip(0), more.at(_ROUNDS), generator(3, "place"))
             alike = _difference(index, algorithm.serve(again, clients).index) == 0
-            _require(alike, algorithm, f"{name} gives {who} another model the second time, in another order")
+            _require(alike, f"{name} gives {who} another model the second time, in another order")
 
 
 def _accepts_empty_rounds(algorithm: Algorithm) -> None:
@@ -279,10 +271,10 @@ def _accepts_empty_rounds(algorithm: Algorithm) -> None:
     state, _ = algorithm.init(work, generator(3, "init"))
     nobody, without_data = torch.empty(0, dtype=torch.int64), torch.tensor([2, 7])
     for name, cohort in {"no clients": nobody, "clients without data": without_data}.items():
-        with _raised_in(algorithm, f"a round of {name}"):
+        with _raised_in(f"a round of {name}"):
             after, _ = algorithm.round(state, cohort, work, generator(3, "round"))
             models = algorithm.serve(after, torch.arange(_CLIENTS)).models
-        _require(bool(models.isfinite().all()), algorithm, f"a round of {name} gives a model that is not finite")
+        _require(bool(models.isfinite().all()), f"a round of {name} gives a model that is not finite")
 
 
 def _reads_chunks(algorithm: Algorithm) -> None:
@@ -291,13 +283,12 @@ def _reads_chunks(algorithm: Algorithm) -> None:
 
 
 @contextmanager
-def _raised_in(algorithm: Algorithm, call: str) -> Iterator[None]:
+def _raised_in(call: str) -> Iterator[None]:
     """Converts an error of the algorithm within the block into an AssertionError: a broken rule of the contract."""
     try:
         yield
     except Exception as error:
-        what = f"{type(error).__name__}: {error}"
-        raise AssertionError(_message(algorithm, f"{call} raises {what}")) from error
+        raise AssertionError(f"{call} raises {type(error).__name__}: {error}") from error
 
 
 def _difference(a: Any, b: Any) -> float:
@@ -319,10 +310,6 @@ def _difference(a: Any, b: Any) -> float:
     return 0.0 if type(a) is type(b) and a == b else float("inf")
 
 
-def _require(holds: bool, algorithm: Algorithm, what: str) -> None:
+def _require(holds: bool, what: str) -> None:
     if not holds:
-        raise AssertionError(_message(algorithm, what))
-
-
-def _message(algorithm: Algorithm, what: str) -> str:
-    return f"{type(algorithm).__name__}: {what}"
+        raise AssertionError(what)

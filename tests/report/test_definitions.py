@@ -23,7 +23,7 @@ from lit_cfl.algorithms import IFCA
 from lit_cfl.metric_names import CLIENTS, CLUSTERS, client_columns
 from lit_cfl.runs.run import run as train
 from lit_cfl.scores import Score
-from lit_cfl.statistics import friedman, interval, paired_difference, spread
+from lit_cfl.statistics import friedman, interval, paired_difference
 from lit_cfl.storage.digests import write_sealed
 from lit_cfl.tracking.options import Tracking
 from lit_cfl.tune.study import Study
@@ -506,7 +506,7 @@ def test_a_gap_is_that_between_means_over_the_seeds(comparison: Callable[..., An
 def test_an_interval_is_that_of_students_t_and_a_deviation_that_of_a_sample():
     found, (mean, deviation) = interval([1.0, 2.0, 4.0]), (7 / 3, sqrt((16 / 9 + 1 / 9 + 25 / 9) / 2))
     assert (found.mean, found.margin) == pytest.approx((mean, T2 * deviation / sqrt(3)), rel=1e-6)
-    assert spread([1.0, 2.0, 4.0]).deviation == pytest.approx(deviation)
+    assert found.deviation == pytest.approx(deviation)
     pair = paired_difference({1: 0.5, 2: 0.75, 3: 0.0}, {2: 0.25, 1: 0.375, 4: 1.0})  # 0.125 and 0.5
     assert (pair.mean, pair.low) == pytest.approx((0.3125, 0.3125 - T1 * 0.1875), rel=1e-6)
 

@@ -59,16 +59,27 @@ class TellsElsewhere(Tells):
     tables: ClassVar[dict[str, tuple[str, ...]]] = {"members": ("client", "examples")}
 
 
+@dataclass(frozen=True)
+class NamesNoTable(Tells):
+    tables: ClassVar[dict[str, tuple[str, ...]]] = {}
+
+
 def test_run_is_not_resumed_with_other_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run(digits(algorithm=Tells(), rounds=1), tmp_path / "run")
     for changed, message in (
         (
             TellsMore,
-            r"the table cohorts\.csv with the columns round,client,examples, but the experiment writes round,client,ex",
+            r"the table cohorts\.csv with the columns round,client,examples, but the experiment writes the table coh",
         ),
         (
             TellsElsewhere,
-            r"has the table cohorts\.csv with the columns round,client,examples, but the experiment writes None",
+            r"has the table cohorts\.csv with the columns round,client,examples, but the experiment writes the table "
+            r"members\.csv with the columns round,client,examples",
+        ),
+        (
+            NamesNoTable,
+            r"has the table cohorts\.csv with the columns round,client,examples, but the experiment writes no such "
+            "table",
         ),
     ):
         monkeypatch.setattr(Tells, "tables", changed.tables)  # as if the algorithm's file had been edited
@@ -82,11 +93,6 @@ def test_columns_of_an_algorithm_are_in_the_table_of_clusters(tmp_path: Path):
     run(digits(algorithm=Tells(), rounds=1), tmp_path / "run")
     row = read_table(tmp_path / "run" / "clusters.csv")[0]
     assert (row["u"], row["v"], row["parent"]) == (0.5, None, None)
-
-
-@dataclass(frozen=True)
-class NamesNoTable(Tells):
-    tables: ClassVar[dict[str, tuple[str, ...]]] = {}
 
 
 def test_contract_refuses_a_table_without_a_name():

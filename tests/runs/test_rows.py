@@ -81,7 +81,7 @@ def data() -> FederatedData:
 def test_each_client_has_a_row_with_its_own_numbers(data: FederatedData):
     late = scored(ids(5), ids(3))
     found = [[None if isinstance(cell, float) and math.isnan(cell) else cell for cell in row]
-             for row in client_rows(data, [scored(), late])]  # fmt: skip
+             for block in client_rows(data, [scored(), late]) for row in block]  # fmt: skip
     assert found == [  # client, found and true cluster, training, validation and test examples, score, loss, newcomer
         [0, None, 1, 5, 1, 0, None, None, 0],
         [1, 0, 1, 1, 2, 1, 1.0, 4.0, 0],

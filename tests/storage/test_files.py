@@ -217,8 +217,8 @@ def test_clusters_are_appended(tmp_path: Path):
 
 def test_clients_are_written_whole_each_time(tmp_path: Path):
     directory = new_directory(tmp_path)
-    directory.write_clients([[0, 1, 1, 5, 0, 2, 0.5, 0.1, 0], [1, 0, 0, 5, 0, 2, 1.0, 0.2, 0]])
-    directory.write_clients([[4, None, 2, 9, 0, 0, None, None, 1]])
+    directory.write_clients([[[0, 1, 1, 5, 0, 2, 0.5, 0.1, 0]], [[1, 0, 0, 5, 0, 2, 1.0, 0.2, 0]]])
+    directory.write_clients([[[4, None, 2, 9, 0, 0, None, None, 1]]])
     expected = dict(zip(CLIENTS, [4, None, 2, 9, 0, 0, None, None, 1], strict=True))
     assert read_table(tmp_path / "clients.csv") == [expected]
     assert not [name for name in names(tmp_path) if name.endswith(".tmp")]
@@ -226,7 +226,7 @@ def test_clients_are_written_whole_each_time(tmp_path: Path):
 
 def test_names_of_clients_end_their_rows(tmp_path: Path):
     directory = new_directory(tmp_path)
-    directory.write_clients([[4, None, 2, 9, 0, 0, None, None, 1, 0.5, "St. Mary, Köln"]], models=1, named=True)
+    directory.write_clients([[[4, None, 2, 9, 0, 0, None, None, 1, 0.5, "St. Mary, Köln"]]], models=1, named=True)
     assert (tmp_path / "clients.csv").read_text("utf-8").splitlines() == [
         "client,cluster,true_cluster,n_train,n_val,n_test,accuracy,loss,newcomer,weight_0,name",
         '4,,2,9,0,0,,,1,0.5,"St. Mary, Köln"',
