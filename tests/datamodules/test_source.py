@@ -156,7 +156,9 @@ def hub_script(local: Path) -> Callable[..., Any]:
 
 def test_script_on_the_hub_is_refused_and_its_parquet_copy_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(datasets, "load_dataset", hub_script(folder))
-    with pytest.raises(InputError, match=r"sentiment140 is not a folder here.*\(Dataset scripts are no longer .*fetch it"):
+    with pytest.raises(
+        InputError, match=r"sentiment140 is not a folder here.*\(Dataset scripts are no longer .*fetch it"
+    ):
         find("stanfordnlp/sentiment140").table("train", ["label"])
     source = find("stanfordnlp/sentiment140", revision="refs/convert/parquet")
     assert source.table("train", ["label"]) == {"label": [1, 0, 1]}
@@ -334,5 +336,8 @@ def test_loading_shows_no_progress_bar(folder: Path, capfd):
 def test_local_script_is_refused(tmp_path: Path):
     folder = write(tmp_path / "sent", {"label": Value("int64")}, train={"label": [1]})
     (folder / "sent.py").write_text("import datasets")
-    with pytest.raises(InputError, match=r"sent cannot be loaded \(Dataset scripts are no longer .*\); give a folder of complete Parquet files"):
+    with pytest.raises(
+        InputError,
+        match=r"sent cannot be loaded \(Dataset scripts are no longer .*\); give a folder of complete Parquet files",
+    ):
         find(str(folder)).table("train", ["label"])
