@@ -192,12 +192,12 @@ def test_files_of_a_folder_may_name_their_cluster(tmp_path: Path):
     assert module.federated(0).true_clusters.tolist() == [1, 1, 0]
 
 
-@pytest.mark.parametrize(("labels", "kind"), [([0.0, 1.0], "float64"), (["0", "1"], "<U1")])
+@pytest.mark.parametrize(("labels", "kind"), [([0.0, 1.0], "floats"), (["0", "1"], "words")])
 def test_labels_of_one_file_that_are_numbers_or_words_are_refused(labels: list[Any], kind: str, tmp_path: Path):
     saved(tmp_path / "a.npz", x=np.ones((2, 2)), y=np.array([0, 1]))
     saved(tmp_path / "b.npz", x=np.ones((2, 2)), y=np.array(labels))
-    expected = f"b.npz holds y of {kind}, but the first file of the folder holds int64; make them equal"
-    assert expected in error_of(ArrayData(source=tmp_path))
+    expected = f"b.npz holds x of float64 (2,), y of {kind}, but the first file of the folder holds x of float64 (2,), y of"
+    assert f"{expected} integers; make them equal" in error_of(ArrayData(source=tmp_path))
 
 
 def test_files_need_no_labels(tmp_path: Path):
@@ -209,8 +209,9 @@ def test_files_need_no_labels(tmp_path: Path):
     pool = ArrayData(source=tmp_path / "folder").pool()
     assert (pool.examples.label_kind, pool.names, len(pool.examples)) == ("none", ("a", "b"), 6)
     saved(tmp_path / "folder" / "c.npz", x=np.ones((3, 2)), y=np.zeros(3, int))
-    assert "c.npz: some files of the folder have y and others do not; give it in each, or in none" in error_of(
-        ArrayData(source=tmp_path / "folder")
+    assert (
+        "c.npz holds x of float64 (2,), y of integers, but the first file of the folder holds x of float64 (2,); make"
+        in error_of(ArrayData(source=tmp_path / "folder"))
     )
 
 
@@ -270,12 +271,18 @@ def npy(array: np.ndarray) -> bytes:
 @pytest.mark.parametrize(
     ("arrays", "expected"),
     [
-        ({"client": np.zeros(2)}, "holds an array client, but in a folder each file is a client"),
-        ({"cluster": 1}, "have cluster and others do not; give it in each, or in none"),
-        ({"x": np.zeros((2, 3))}, r"holds x of float64 (3,), but the first file of the folder holds float64 (2,)"),
+        ({"client": np.zeros(2)}, "is one client of a folder; leave out the array client"),
+        (
+            {"cluster": 1},
+            "cluster of integers, but the first file of the folder holds x of float64 (2,), y of integers; make",
+        ),
+        (
+            {"x": np.zeros((2, 3))},
+            r"holds x of float64 (3,), y of integers, but the first file of the folder holds x of float64 (2,)",
+        ),
         (
             {"x": np.zeros((2, 2), np.float32)},
-            r"holds x of float32 (2,), but the first file of the folder holds float64 (2,)",
+            r"holds x of float32 (2,), y of integers, but the first file of the folder holds x of float64 (2,)",
         ),
         ({"y": np.zeros(3, int)}, r"has x of shape (2, 2) and y of shape (3,)"),
         ({"x": np.zeros((0, 2)), "y": np.zeros(0, int)}, r"has x of shape (0, 2) and y of shape (0,)"),
@@ -290,18 +297,7 @@ def test_file_that_does_not_fit_its_folder_is_named(tmp_path: Path, arrays: dict
 
 def test_several_clusters_in_a_file_of_a_folder_are_refused(tmp_path: Path):
     message = error_of(ArrayData(source=folder_of(tmp_path, a=1, b=np.array([0, 1]), c=1)))
-    assert "b.npz holds 2 values of cluster; a file is one client, so give one" in message
-
-
-def test_a_test_share_next_to_a_partition_is_noted():
-    natural = Natural(min_examples=2, test=0.5)
-    with pytest.warns(Notice, match=r"test is 0.2, .* as in --data.partition.test 0.2"):
-        ArrayData(np.ones((20, 2)), np.arange(20) % 2, client=np.arange(20) % 3, partition=natural, test=0.2).federated(
-            0
-        )
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        ArrayData(np.ones((20, 2)), np.arange(20) % 2, client=np.arange(20) % 3, partition=natural).federated(0)
+    assert "b.npz is one client of a folder; leave out the array client, and give a single cluster" in message
 
 
 def test_labels_too_large_for_squared_errors_are_noted():

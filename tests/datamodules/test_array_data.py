@@ -238,7 +238,7 @@ def test_labels_that_are_all_negative_are_refused():
 
 
 def test_label_space_of_a_negative_size_is_refused():
-    expected = "num_labels is -3; give 1 or more, 0 for numbers to predict, or null for the largest label + 1"
+    expected = "num_labels is -3; give 1 or more, 0 for numbers to predict, or null"
     assert error_of(lambda: ArrayData(**given(), num_labels=-3)) == expected
 
 
@@ -272,7 +272,7 @@ def test_labels_other_than_integers_are_refused():
         ({"client": np.array(["a", None] * 6)}, "client holds None in row 1 (from 0); fix the data or drop the row"),
         (
             {"client": ["a", 1] * 6},
-            "client holds words in row 0 and numbers in row 1; give one kind in all rows",
+            "client holds 1 in row 1; give one number or word in each row, all of one kind",
         ),
         ({"client": np.array([1.0, np.nan] * 6)}, "client holds nan in row 1 (from 0)"),
         ({"cluster": np.zeros(12, int)}, "cluster is given without client"),
@@ -330,19 +330,18 @@ def test_scale_that_is_not_positive_and_finite_is_refused(scale: float):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ({}, "nothing given; give x, and y if you have it, or a source alone"),
+        ({}, "nothing given; give x, and y if you have it, or the path of a source alone"),
         ({"y": [1]}, "y given; give x, and y"),
-        (given(source="own.npz"), "x, y, source given; give x, and y if you have it, or a source alone"),
-        ({"client": [1], "source": "own.npz"}, "client, source given"),
-        ({"x": "own.npz"}, "x is 'own.npz'; give the array itself, name a file by source='own.npz'"),
-        ({"x": [[1.0]], "y": "stage"}, "y is 'stage'; give the array itself, such as table['stage']"),
         (
-            {"source": "own.csv", "y": "stage", "client": "ward"},
-            "y is 'stage'; give the array itself, such as table['stage'] (columns names those of a source)",
+            given(source="own.npz"),
+            "x, y, source (str) given; give x, and y if you have it, or the path of a source alone",
         ),
+        ({"client": [1], "source": "own.npz"}, "client, source (str) given"),
+        ({"x": "own.npz"}, "x is 'own.npz'; give the array itself, or name a file by source"),
+        ({"source": "own.csv", "y": "stage", "client": "ward"}, "y is 'stage'; give the array itself, or name a file"),
         (
             {"source": pandas.DataFrame({"a": [1]})},
-            "source is a DataFrame; give a path, or the columns of a table as x and y",
+            "source (DataFrame) given; give x, and y if you have it, or the path",
         ),
     ],
 )
