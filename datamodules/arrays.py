@@ -13,7 +13,7 @@ from torch import Tensor
 from lit_cfl.data import Division, Examples
 from lit_cfl.data.checks import require_several, warn_of_large_inputs
 from lit_cfl.data.npz import read_npz
-from lit_cfl.datamodules.columns import as_array, label_space, labels_of, number_clients, pad_names, scalars
+from lit_cfl.datamodules.columns import as_array, classes_of, labels_of, number_clients, scalars
 from lit_cfl.datamodules.partition import IID, Partition, Pool
 from lit_cfl.datamodules.partition.natural import Natural
 from lit_cfl.datamodules.pooled import PooledDataModule
@@ -236,26 +236,15 @@ def _labels(y: Any, count: int, num_labels: int | None) -> tuple[Tensor, int, tu
             f"[{count}, L]"
         )
     column = scalars(y, "y")
-    if num_labels == 0 and column.dtype.kind not in "iufb":
+    if column.dtype.kind != "f" and num_labels != 0:
+        labels, size, names = classes_of(column, "y", num_labels)
+        return torch.from_numpy(labels), size, names
+    if column.dtype.kind not in "iufb":
         raise InputError(f"y holds {str(column[0])!r} and num_labels is 0, for numbers to predict; give numbers")
-    if column.dtype.kind == "f" or num_labels == 0:
-        column = column.astype(np.float32) if column.dtype.kind != "f" else column
-        numbers = torch.from_numpy(_numbers("y", column))
-        if num_labels:
-            raise InputError(
-                f"y has dtype {numbers.dtype} and num_labels is {num_labels}; give classes as y.astype(int)"
-            )
-        return numbers.float() if numbers.dtype == torch.float16 else numbers, 0, ()
-    labels, names = labels_of(column, "y")
-    most = np.iinfo(np.int64).max if num_labels is None else num_labels
-    wrong = (labels < 0) | (labels >= most)
-    if wrong.any():
-        row = int(wrong.argmax())
-        numbers_too = "relabel them, or set num_labels to 0 if they are numbers to predict"
-        remedy = numbers_too if labels[row] < 0 else f"num_labels is {most}, so none is above {most - 1}"
-        raise InputError(f"y holds the label {labels[row]} in row {row} (from 0); labels are integers from 0: {remedy}")
-    size = (len(names) or label_space(labels, "y")) if num_labels is None else num_labels
-    return torch.from_numpy(labels), size, pad_names(names, size)
+    if num_labels:
+        raise InputError(f"y has dtype {column.dtype} and num_labels is {num_labels}; give classes as y.astype(int)")
+    numbers = torch.from_numpy(_numbers("y", column if column.dtype.kind == "f" else column.astype(np.float32)))
+    return numbers.float() if numbers.dtype == torch.float16 else numbers, 0, ()
 
 
 def _several_labels(y: np.ndarray, num_labels: int | None) -> Tensor:

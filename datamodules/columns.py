@@ -148,15 +148,34 @@ def pad_names(names: Sequence[str], size: int) -> tuple[str, ...]:
     return (*names, *map(str, range(len(names), size)))[:size] if names else ()
 
 
-def require_in_range(labels: np.ndarray, num_labels: int, column: str) -> np.ndarray:
+def require_in_range(labels: np.ndarray, num_labels: int, what: str) -> np.ndarray:
     """Returns labels int64 `[N]` unchanged. Raises InputError if a label is not in 0 to `num_labels - 1`."""
     if len(wrong := np.flatnonzero((labels < 0) | (labels >= num_labels))):
         raise InputError(
-            f"label column {column!r} holds {labels[wrong[0]]} in row {wrong[0]} (from 0, test rows after the training "
-            f"rows), but labels are 0 to {num_labels - 1}; fix the data, or read them by HFDataset with other splits "
-            "or num_labels"
+            f"{what} holds {labels[wrong[0]]} in row {wrong[0]} (from 0, test rows after the training rows), but "
+            f"labels are 0 to {num_labels - 1}; fix the data, or set num_labels (0 for numbers to predict)"
         )
     return labels
+
+
+def classes_of(
+    values: Any, what: str, num_labels: int | None = None, names: Sequence[str] | None = None
+) -> tuple[np.ndarray, int, tuple[str, ...]]:
+    """Converts a column to classes.
+
+    Args:
+        values: Column, as for `scalars`.
+        what: Name of the column, for errors.
+        num_labels: Number of classes; None = as many as are named, or the largest label + 1.
+        names: Names of the classes if the source has them; the column then holds numbers.
+
+    Returns:
+        the classes, int64 `[N]`, their number, and their names; empty for numbers.
+    """
+    labels, words = labels_of(values, what, "give num_labels: 0 if the labels are numbers to predict")
+    names = words if names is None else names
+    size = num_labels or len(names) or label_space(labels, what)
+    return require_in_range(labels, size, what), size, pad_names(names, size)
 
 
 def number_clients(values: Any, what: str) -> tuple[np.ndarray, np.ndarray]:

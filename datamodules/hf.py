@@ -10,16 +10,7 @@ import torch
 from lit_cfl.data import Examples
 from lit_cfl.data.checks import warn_of_large_inputs
 from lit_cfl.datamodules.cache import Arrays, read_or_make
-from lit_cfl.datamodules.columns import (
-    label_space,
-    labels_of,
-    matrix,
-    number_clients,
-    pad_names,
-    read_text,
-    require_in_range,
-    several_labels,
-)
+from lit_cfl.datamodules.columns import classes_of, matrix, number_clients, read_text, several_labels
 from lit_cfl.datamodules.image_sets import image_pool, pool_of
 from lit_cfl.datamodules.images import Mode, Pixels, decode, pixels_in
 from lit_cfl.datamodules.partition import IID, Partition, Pool
@@ -222,10 +213,7 @@ class HFDataset(PooledDataModule):
             return table, 0, words
         if self.num_labels == 0:
             return matrix([[np.asarray(values)]], what)[:, 0].astype(np.float32), 0, ()
-        labels, words = labels_of(values, what, "give num_labels: 0 if the labels are numbers to predict")
-        names = words if names is None else names
-        known = self.num_labels or len(names) or label_space(labels, what)
-        return require_in_range(labels, known, column), known, pad_names(names, known)
+        return classes_of(values, what, self.num_labels, names)
 
 
 def token_ids(texts: Sequence[str | None], num_train: int, options: TextOptions, what: str) -> Arrays:

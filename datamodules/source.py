@@ -97,16 +97,6 @@ class Source:
     def has(self, split: str) -> bool:
         return split in self._splits
 
-    @property
-    def splits(self) -> list[str]:
-        """Names of the splits."""
-        return list(self._splits)
-
-    @property
-    def columns(self) -> list[str]:
-        """Names of the columns."""
-        return list(self._features([]))
-
     def label_names(self, column: str) -> list[str] | None:
         """Names of the class labels 0, 1, ...; None if the column contains plain values.
 

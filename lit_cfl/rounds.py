@@ -148,7 +148,7 @@ def warn_of_ineffective_options(
         if late:
             _note(
                 f"{type(shift).__name__} changes the data after {', '.join(map(str, late))} completed rounds, but "
-                f"rounds is {num_rounds}, {shift.describe_without(late)}"
+                f"rounds is {num_rounds}, so this never happens"
             )
     whole = [index + 1 for index in range(num_rounds) if algorithm.needs_all(index)] if cohorts.dropout else []
     if whole:

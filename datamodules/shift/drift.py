@@ -1,6 +1,5 @@
 """Label drift: from a given round on, some clients see different labels for the same inputs."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -12,7 +11,7 @@ from torch import Tensor
 from lit_cfl.data import ClientIndex, Examples, FederatedData, View
 from lit_cfl.data.shift import Shift, ShiftContext, ShiftLog
 from lit_cfl.datamodules.skew import shift_labels
-from lit_cfl.errors import InputError, Notice
+from lit_cfl.errors import InputError
 from lit_cfl.keyed_random import draw_keyed_uniform
 from lit_cfl.options import FROM_0, SHARE, bounded
 
@@ -63,13 +62,6 @@ class LabelDrift(Shift):
         if at.round < self.start:
             return data, None
         drifts = draw_drifting(data.num_clients, self.share, at.rng("who", round=0))
-        if self.share and not drifts.any():
-            warnings.warn(
-                f"LabelDrift: a share of {self.share} of {data.num_clients} clients rounds to none; give more than "
-                f"{0.5 / data.num_clients:.3g}",
-                Notice,
-                stacklevel=2,
-            )
         clients, degree = (drifts & self.find_drifting(data, at)).nonzero().flatten(), self.degree(at.round)
         lists: dict[str, Any] = {}
         changed = torch.zeros_like(clients)
@@ -91,11 +83,6 @@ class LabelDrift(Shift):
     def change_rounds(self) -> Sequence[int]:
         """The first round of the drift, and the first one in which all examples have drifted."""
         return [self.start, *([self.start + self.duration - 1] if self.duration > 1 else [])]
-
-    def describe_without(self, late: Sequence[int]) -> str:
-        if self.start in late:
-            return super().describe_without(late)
-        return f"so the drift will not be complete; raise rounds above {late[-1]}, or lower duration or start"
 
     def find_drifting(self, data: FederatedData, at: ShiftContext) -> Tensor:
         """Finds the clients that are eligible to drift by this round: bool `[clients]`."""

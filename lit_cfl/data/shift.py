@@ -86,14 +86,6 @@ class Shift(ABC):
         """Numbers of completed rounds at which a change is due; empty if any round may bring one."""
         return []
 
-    def describe_without(self, late: Sequence[int]) -> str:
-        """Describes, for a note, a run that ends before the last changes of `change_rounds`.
-
-        Args:
-            late: The last elements of `change_rounds`, 1 or more, which the run does not reach.
-        """
-        return "so this never happens"
-
     @abstractmethod
     def step(self, data: FederatedData, at: ShiftContext) -> tuple[FederatedData, ShiftLog | None]:
         """Makes a round's data from those of the previous round; also returns a log, or None if nothing shifted."""

@@ -196,8 +196,8 @@ def test_files_of_a_folder_may_name_their_cluster(tmp_path: Path):
 def test_labels_of_one_file_that_are_numbers_or_words_are_refused(labels: list[Any], kind: str, tmp_path: Path):
     saved(tmp_path / "a.npz", x=np.ones((2, 2)), y=np.array([0, 1]))
     saved(tmp_path / "b.npz", x=np.ones((2, 2)), y=np.array(labels))
-    expected = f"b.npz holds x of float64 (2,), y of {kind}, but the first file of the folder holds x of float64 (2,), y of"
-    assert f"{expected} integers; make them equal" in error_of(ArrayData(source=tmp_path))
+    expected = f"b.npz holds x of float64 (2,), y of {kind}, but the first file of the folder holds x of float64 (2,)"
+    assert f"{expected}, y of integers; make them equal" in error_of(ArrayData(source=tmp_path))
 
 
 def test_files_need_no_labels(tmp_path: Path):
