@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_cfl.errors import InputError, Notice, join_ids
+from lit_cfl.errors import InputError, Notice
 
 _EXACT = 2**53  # smallest whole number that a float cannot tell from the next
 
@@ -111,34 +111,22 @@ def several_labels(
 
 
 def label_space(labels: np.ndarray, what: str) -> int:
-    """Returns the number of classes, 1 + the largest label. Warns of labels that never occur.
+    """Returns the number of classes, 1 + the largest label.
 
     Args:
         labels: Labels, int64 `[N]`.
-        what: Name of the column, for messages.
+        what: Name of the column, for the message.
 
     Raises:
         InputError: so few numbers below the largest occur that the labels must be ids.
     """
-    found = np.unique(labels)
-    size = int(found[-1]) + 1
-    known = found[found >= 0]  # `require_in_range` reports negative numbers
-    remedy = (
-        "number them, y = np.unique(y, return_inverse=True)[1], give them as strings, or set num_labels (0 for numbers "
-        "to predict)"
-    )
+    known = np.unique(labels[labels >= 0])  # `require_in_range` reports negative numbers
+    size = int(labels.max()) + 1
     if size > 10 * len(known):
         raise InputError(
             f"{what} holds {len(known)} different labels, the largest {size - 1}: these are ids, and a net has an "
-            f"output for each number from 0; {remedy}"
-        )
-    if len(known) < size:
-        missing = np.setdiff1d(np.arange(size), known).tolist()
-        warnings.warn(
-            f"{what}: a net has an output for each of the labels 0 to {size - 1}, but {join_ids(missing)} never "
-            f"occur{'s' * (len(missing) == 1)}; {remedy}",
-            Notice,
-            stacklevel=3,
+            "output for each number from 0; number them, y = np.unique(y, return_inverse=True)[1], give them as "
+            "strings, or set num_labels (0 for numbers to predict)"
         )
     return size
 

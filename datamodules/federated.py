@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -64,7 +65,7 @@ class FederatedDataModule(LightningDataModule, ABC):
         require_share("newcomers", newcomers, " of the clients")
         if batch_size < 1:
             raise InputError(f"data.batch_size is {batch_size}; it must be 1 or more")
-        self.shift = _shifts(shift)
+        self.shift = list_of(Shift, "shift", shift)
         self.validation, self.newcomers = validation, newcomers
         self.partition_seed, self.partition_file, self.batch_size = partition_seed, partition_file, batch_size
         self.allow_unseen_labels = allow_unseen_labels
@@ -139,10 +140,12 @@ class FederatedDataModule(LightningDataModule, ABC):
         return DataLoader(TensorDataset(inputs, labels), self.batch_size, shuffle=shuffle)
 
 
-def _shifts(shift: Shift | Sequence[Shift]) -> tuple[Shift, ...]:
-    listed = [shift] if isinstance(shift, Shift) else shift
-    if not isinstance(listed, Sequence) or not all(isinstance(one, Shift) for one in listed):
-        raise InputError(f"shift is {shift!r}; give a shift, such as SwapAll(probability=0.1), or a list: [] for none")
+def list_of(kind: type, name: str, given: object) -> tuple[Any, ...]:
+    """Returns one object or a list of them as a tuple. Raises InputError if an object is of another class."""
+    listed = given if isinstance(given, list | tuple) else [given]
+    for one in listed:
+        if not isinstance(one, kind):
+            raise InputError(f"{name} holds {one!r}; give an object of {kind.__name__}, or a list of them: [] for none")
     return tuple(listed)
 
 

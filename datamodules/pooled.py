@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from lit_cfl.data import ClientIndex, Division, Examples
-from lit_cfl.datamodules.federated import FederatedDataModule
+from lit_cfl.datamodules.federated import FederatedDataModule, list_of
 from lit_cfl.datamodules.partition import Partition, Pool
 from lit_cfl.datamodules.skew import Skew, all_views, apply_views, deal_views, skew_name
 from lit_cfl.errors import InputError
@@ -36,7 +36,7 @@ class PooledDataModule(FederatedDataModule, ABC):
         super().__init__(**options)
         if not isinstance(partition, Partition):
             raise InputError(f"partition is {partition!r}; give a Partition, such as IID(num_clients=100)")
-        self.skew = _skews(skew)
+        self.skew = list_of(Skew, "skew", skew)
         self.partition, self.copies = partition, copies
         if copies and not self.skew:
             raise InputError("copies is true, but without a skew there are no clusters to copy for; add a skew")
@@ -73,15 +73,6 @@ class PooledDataModule(FederatedDataModule, ABC):
 
     def _partition(self, rng: np.random.Generator) -> Division:
         return self.partition.divide(self._pool, rng)
-
-
-def _skews(given: object) -> tuple[Skew, ...]:
-    """Returns a single skew or several skews as a tuple. Raises InputError for anything else."""
-    several = given if isinstance(given, list | tuple) else [given]
-    for one in several:
-        if not isinstance(one, Skew):
-            raise InputError(f"skew holds {one!r}; give skews, such as [Rotations([0, 180])]")
-    return tuple(several)
 
 
 def join_divisions(divisions: Sequence[Division]) -> Division:

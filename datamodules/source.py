@@ -46,12 +46,11 @@ def find(
     source, options = str(source), (revision, subset, tuple(names))
     if source and expand_home(source).is_dir():
         return Source(source, expand_home(source), *options)
-    if Path(source).is_file() or Path(source).suffix in _TABLES:
+    if Path(source).is_file() or Path(source).suffix in _TABLES or not _HUB_ID.fullmatch(source):
         raise InputError(
-            f"source {source!r} is a file; give a folder that holds only this file, named train{Path(source).suffix}"
+            f"source {source!r} is neither a folder nor an id of the Hub, such as ylecun/mnist; put a single file into "
+            "a folder, under the name train"
         )
-    if not _HUB_ID.fullmatch(source):
-        raise InputError(f"source {source!r} is neither a folder nor an id of the Hub, such as ylecun/mnist")
     local = os.environ.get("LITCFL_DATA")
     if not local:
         return Source(source, None, *options)

@@ -151,13 +151,15 @@ def split_each(
     mixed = shuffle_lists(index, rng)
     taken = (share * mixed.sizes.double()).round().long().minimum(mixed.sizes - 1).clamp(min=0)
     if not taken.any():
-        warnings.warn(
-            f"{name} is {share}, which rounds to no example of any client, as the largest has "
-            f"{int(mixed.sizes.max())}, one of them for training; give a larger share",
-            Notice,
-            stacklevel=3,
-        )
+        warnings.warn(f"{name} is {share}, {explain_empty_share(mixed.sizes)}", Notice, stacklevel=3)
     return mixed.after(taken).pack(), mixed.first(taken).pack()
+
+
+def explain_empty_share(sizes: Tensor) -> str:
+    """Explains why a share of examples rounds to 0 for clients of these sizes, and which share would not."""
+    most = int(sizes.max()) if len(sizes) else 0
+    remedy = f"give more than {0.5 / most:.3g}" if most > 1 else "a client keeps at least one to train on"
+    return f"which rounds to no example of any client, as the largest has {most}; {remedy}"
 
 
 def shuffle_lists(index: ClientIndex, rng: np.random.Generator) -> ClientIndex:

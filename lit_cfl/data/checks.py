@@ -33,14 +33,6 @@ def require_examples(examples: object, who: str) -> None:
     with prefix_errors(who):
         _require_labels(examples)
         _require_inputs(examples)
-    labels = examples.labels
-    if examples.label_kind == "classes" and bool((labels == labels[0]).all()):
-        warnings.warn(
-            f"{who}: all examples have the label {examples.label_name(int(labels[0]))}: a net that always "
-            "predicts it has an accuracy of 1",
-            Notice,
-            stacklevel=3,
-        )
 
 
 def _require_labels(examples: Examples) -> None:

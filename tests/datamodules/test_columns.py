@@ -142,17 +142,6 @@ def test_labels_without_gaps_are_as_many_as_the_largest_says(recwarn: pytest.War
     assert not [one for one in recwarn if one.category is Notice]
 
 
-@pytest.mark.parametrize(
-    ("labels", "size", "missing"),
-    [(np.arange(1, 11), 11, "0"), ([0, 1, 5], 6, "2, 3, 4"), ([9], 10, "0, 1, 2, 3, 4, 5, 6, 7, 8")],
-)
-def test_labels_that_never_occur_are_named(labels: Any, size: int, missing: str):
-    with pytest.warns(
-        Notice, match=f"y: a net has an output for each of the labels 0 to {size - 1}, but {missing} never occur"
-    ):
-        assert label_space(np.array(labels), "y") == size
-
-
 @pytest.mark.parametrize("largest", [30, 200_000, 1_000_000_007, 2**40])
 def test_ids_are_refused_as_labels(largest: int):
     with pytest.raises(InputError, match=rf"y holds 3 different labels, the largest {largest}: these are ids") as error:

@@ -19,7 +19,7 @@ from torch import nn
 from lit_cfl.config.parser import parse_data
 from lit_cfl.datamodules import FederatedDataModule
 from lit_cfl.datamodules.hf import HFDataset, ImageOptions, TextOptions
-from lit_cfl.datamodules.partition import IID, LabelGroups
+from lit_cfl.datamodules.partition import IID
 from lit_cfl.datamodules.partition.natural import Natural
 from lit_cfl.datamodules.tokens import Vocabulary
 from lit_cfl.engines.check_module import mark_tokens
@@ -264,15 +264,6 @@ def test_names_of_class_labels_are_kept(folder: str):
     assert HFDataset(folder, "photo", "rank").pool().examples.label_names == ("low", "mid", "high")
     assert HFDataset(folder, "heat", "kind").pool().examples.label_names == ("ape", "cat", "dog")
     assert HFDataset(folder, "heat", "rank", num_labels=4).pool().examples.label_names == ("low", "mid", "high", "3")
-
-
-def test_partition_that_refuses_labels_names_them(tmp_path: Path):
-    folder = labelled(tmp_path / "named", Value("string"), train=["cat", "dog", "owl", "cat", "dog", "owl"])
-    module = HFDataset(str(folder), "x", "y", partition=LabelGroups(groups=((0, 1),), clients_per_group=1))
-    with pytest.raises(
-        InputError, match=r"labels \[2\] of the data .*\(by name, label 0 is 'cat', 1 is 'dog', 2 is 'owl'\)"
-    ):
-        module.federated(0)
 
 
 @pytest.mark.parametrize("names", [["owl", "dog", "cat"], ["cat", "dog"], ["cat", "dog", "ape"]])

@@ -452,10 +452,10 @@ def test_names_of_the_clients_are_repeated_for_each_view():
         ({"partition": "IID"}, r"partition is 'IID'; give a Partition, such as IID\(num_clients=100\)"),
         ({"partition": IID}, "partition is <class .*>; give a Partition"),
         ({"partition": None}, "partition is None"),
-        ({"partition": IID(8), "skew": "Rotations"}, "skew holds 'Rotations'; give skews"),
-        ({"partition": IID(8), "skew": Rotations}, "skew holds <class .*>; give skews"),
-        ({"partition": IID(8), "skew": 90}, "skew holds 90; give skews"),
-        ({"partition": IID(8), "skew": [Rotations]}, "skew holds <class .*>; give skews, such as .Rotations"),
+        ({"partition": IID(8), "skew": "Rotations"}, "skew holds 'Rotations'; give an object of Skew, or a list"),
+        ({"partition": IID(8), "skew": Rotations}, "skew holds <class .*>; give an object of Skew, or a list"),
+        ({"partition": IID(8), "skew": 90}, "skew holds 90; give an object of Skew, or a list"),
+        ({"partition": IID(8), "skew": [Rotations]}, "skew holds <class .*>; give an object of Skew"),
     ],
 )
 def test_an_invalid_partition_or_skew_is_refused(options: dict[str, object], message: str):
