@@ -121,7 +121,7 @@ def label_space(labels: np.ndarray, what: str) -> int:
         InputError: so few numbers below the largest occur that the labels must be ids.
     """
     known = np.unique(labels[labels >= 0])  # `require_in_range` reports negative numbers
-    size = int(labels.max()) + 1
+    size = int(labels.max(initial=0)) + 1
     if size > 10 * len(known):
         raise InputError(
             f"{what} holds {len(known)} different labels, the largest {size - 1}: these are ids, and a net has an "

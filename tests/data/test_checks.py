@@ -166,7 +166,7 @@ def test_shared_test_lists_are_looked_at_once_and_name_their_clients():
         ({"inputs": torch.zeros(60, 2, dtype=torch.int16)}, "inputs have dtype torch.int16"),
         ({"inputs": torch.zeros(60, 2, dtype=torch.bool)}, "inputs have dtype torch.bool"),
         ({"inputs": torch.zeros(50, 2)}, r"inputs have shape \(50, 2\), labels have shape \(60,\)"),
-        ({"labels": torch.zeros(60, 1, dtype=torch.int64)}, r"labels have shape \(60, 1\)"),
+        ({"labels": torch.zeros(60, 1, dtype=torch.int64)}, r"labels have dtype torch.int64 and shape \(60, 1\)"),
         ({"labels": torch.zeros(60, dtype=torch.int32)}, "labels have dtype torch.int32"),
         ({"labels": torch.arange(60)}, "example 3 has label 3, but num_labels is 3"),
         ({"labels": torch.arange(60) % 3 - 1}, "example 0 has label -1, but num_labels is 3: give classes from 0"),

@@ -220,22 +220,14 @@ def test_missing_source_is_refused(tmp_path: Path):
     assert "holds no .npz file" in error_of(ArrayData(source=tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("clients", " (did you mean client?)"),
-        ("clusters", " (did you mean cluster?)"),
-        ("labels", ""),
-        ("X", " (did you mean x?)"),
-        ("user_id", ""),
-    ],
-)
-def test_array_that_nobody_asked_for_is_refused(tmp_path: Path, name: str, hint: str):
+@pytest.mark.parametrize("name", ["clients", "labels", "X"])
+def test_array_that_nobody_asked_for_is_refused(tmp_path: Path, name: str):
     path = saved(tmp_path / "own.npz", **given(), **{name: np.arange(12)})
-    expected = f"{path} holds the array {name!r}{hint}, but only x, y, client, cluster, is_test are read; rename it, or"
-    expected += " leave it out; save it with np.savez, or give a table (.csv, .tsv, .txt, .parquet, .xlsx)"
-    assert error_of(ArrayData(source=path)) == expected
-    assert error_of(ArrayData(source=tmp_path)) == expected
+    expected = (
+        f", {name}; leave out all but x, y, client, cluster, is_test; save it with np.savez, or give a table (.csv,"
+    )
+    assert f"{path} holds x, y" in error_of(ArrayData(source=path))
+    assert expected in error_of(ArrayData(source=tmp_path))
 
 
 def test_missing_array_is_named_with_the_existing_ones(tmp_path: Path):
@@ -302,9 +294,7 @@ def test_several_clusters_in_a_file_of_a_folder_are_refused(tmp_path: Path):
 
 def test_labels_too_large_for_squared_errors_are_noted():
     points = np.arange(20) % 7 + 84.0
-    with pytest.warns(
-        Notice, match=r"the labels are large numbers \(root mean square 86.9; from 84 to 90\), .* standardise them"
-    ):
+    with pytest.warns(Notice, match=r"the labels: large numbers \(root mean square 86.9\), .* standardise them"):
         ArrayData(np.ones((20, 2)), points, client=np.arange(20) % 2).federated(0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -324,14 +314,14 @@ def test_columns_of_a_data_frame_keep_their_names():
 
 def test_numbers_taken_for_classes_are_suspected_when_the_test_data_have_new_ones():
     data = ArrayData(np.ones((60, 2)), np.arange(60) % 30 + 70, client=np.arange(60) % 2, test=0.5)
-    with pytest.warns(Notice), pytest.raises(InputError, match="if labels are numbers to predict, set num_labels to 0"):
+    with pytest.warns(Notice), pytest.raises(InputError, match="num_labels to 0 if labels are numbers to predict"):
         data.federated(0)
 
 
 def test_hundreds_of_classes_are_suspected_as_numbers():
     litres = np.random.default_rng(0).integers(0, 300, 600)
     data = ArrayData(np.ones((600, 2)), litres, client=np.arange(600) % 2)
-    with pytest.warns(Notice), pytest.raises(InputError, match="if labels are numbers to predict, set num_labels to 0"):
+    with pytest.warns(Notice), pytest.raises(InputError, match="num_labels to 0 if labels are numbers to predict"):
         data.federated(0)
 
 

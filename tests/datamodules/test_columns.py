@@ -198,7 +198,7 @@ def test_label_that_is_missing_or_no_label_is_named(values: list[Any], expected:
     [([0, 1, 3, 4], "3 in row 2"), ([0, -1], "-1 in row 1")],
 )
 def test_label_out_of_range_is_named_with_its_row(labels: list[int], wrong: str):
-    with pytest.raises(InputError, match=f"label column 'y' holds {wrong} .*labels are 0 to 2; fix the data, or read"):
+    with pytest.raises(InputError, match=f"y holds {wrong} .*labels are 0 to 2; fix the data, or set num_labels"):
         require_in_range(np.array(labels), 3, "y")
 
 
