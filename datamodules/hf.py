@@ -183,9 +183,10 @@ class HFDataset(PooledDataModule):
         """Reads all columns but the inputs; the vocabulary is that of inputs without words."""
         columns = [column for column in (self.label_column, self.client_column) if column is not None]
         table = source.join_splits(columns, splits) if columns else {}
-        labels, num_labels, names = np.zeros(sum(map(source.size, splits)), np.int64), 0, ()
+        read: tuple[np.ndarray, int, tuple[str, ...]] = np.zeros(sum(map(source.size, splits)), np.int64), 0, ()
         if self.label_column is not None:
-            labels, num_labels, names = self._labels(source, self.label_column, table[self.label_column])
+            read = self._labels(source, self.label_column, table[self.label_column])
+        labels, num_labels, names = read
         arrays = {
             "labels": labels,
             "num_labels": np.array(num_labels),

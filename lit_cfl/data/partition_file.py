@@ -105,8 +105,8 @@ def _require_made_for(path: Path, about: Mapping[str, Any], examples: Examples) 
     for name, what in {"data": "other data", "views": "another skew or shift"}.items():
         if about[name] != found[name]:
             raise InputError(
-                f"{path} was made for {what} ({about[name]}, these data have {found[name]}); give the data options "
-                "that it was made with"
+                f"{path} was made for {what} (data {about['data']}, these are {examples.fingerprint}); give the data "
+                "options that it was made with"
             )
 
 

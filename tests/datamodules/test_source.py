@@ -251,10 +251,11 @@ def test_source_that_is_neither_folder_nor_id_is_refused(source: str):
 def test_file_in_place_of_its_folder_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(folder)
     with pytest.raises(
-        InputError, match=r"'train-00000-of-00001.parquet' is a file; give a folder that holds only this file"
+        InputError,
+        match=r"'train-00000-of-00001.parquet' is neither a folder nor an id .*; put a single file into a folder",
     ):
         find("train-00000-of-00001.parquet")
-    with pytest.raises(InputError, match=r"source 'absent\.csv' is a file; give a folder"):  # the Hub is not asked
+    with pytest.raises(InputError, match=r"source 'absent\.csv' is neither a folder nor an id"):  # the Hub is not asked
         find("absent.csv")
 
 
