@@ -66,14 +66,9 @@ def require_labels(rule: str, labels: Tensor, num_labels: int, least: int) -> Te
         least: Minimum number of examples of each label.
     """
     counts = torch.bincount(labels, minlength=num_labels)
-    if len(counts) > num_labels:
+    if len(counts) > num_labels or int(counts.min()) < least:
         raise InputError(
-            f"{rule} is a rule for the labels 0 to {num_labels - 1}, but there is a label {len(counts) - 1}; take data "
-            f"with {num_labels} labels or another partition"
-        )
-    if int(counts.min()) < least:
-        raise InputError(
-            f"{rule} needs {least} examples of each label, and label {int(counts.argmin())} has {int(counts.min())}; "
-            "take more data or another partition"
+            f"{rule} needs the labels 0 to {num_labels - 1} with {least} examples of each, but there are "
+            f"{counts.tolist()[:20]} of them; take other data or another partition"
         )
     return counts

@@ -17,7 +17,7 @@ from torch import Tensor
 from lit_cfl.data.augment import Augment, AugmentFunction
 from lit_cfl.data.image_transforms import blur_images, rotate_images
 from lit_cfl.devices import send
-from lit_cfl.errors import InputError, count_noun
+from lit_cfl.errors import InputError
 from lit_cfl.keyed_random import draw_keyed_normal
 
 LabelKind = Literal["classes", "multi-label", "numbers", "none"]
@@ -191,9 +191,7 @@ class Examples:
             )
         if view.colour and len(view.colour) != shape[0]:
             raise InputError(
-                f"a colour has {len(view.colour)} factors, but images of shape {tuple(shape)} have "
-                f"{count_noun(shape[0], 'channel')}; give one for each channel (grey images can be repeated into three "
-                "channels)"
+                f"a colour has {len(view.colour)} factors for images of shape {tuple(shape)}; give one for each channel"
             )
         if view.quarter_turns % 2 and shape[-1] != shape[-2]:
             raise InputError(f"images of {tuple(shape)} are not square; rotate them by 0 and 180 degrees only")

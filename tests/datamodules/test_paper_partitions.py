@@ -47,9 +47,9 @@ def test_types_of_clients_are_cyclic():
 def test_other_label_spaces_are_refused(partition: Partition):
     name = type(partition).__name__
     eleven, nine = torch.arange(11).repeat(900), torch.arange(9).repeat(900)
-    with pytest.raises(InputError, match=f"{name} is a rule for the labels 0 to 9, but there is a label 10"):
+    with pytest.raises(InputError, match=f"{name} needs the labels 0 to 9 "):
         divided(partition, pool_of(eleven, eleven, 11))
-    with pytest.raises(InputError, match=f"{name} needs .* and label 9 has 0; take more data"):
+    with pytest.raises(InputError, match=rf"{name} needs .*, 0\] of them; take other data"):
         divided(partition, pool_of(nine, nine))
 
 
@@ -60,13 +60,13 @@ def test_other_label_spaces_are_refused(partition: Partition):
         (lambda: MNIST1000(11), "MNIST1000: classes is 11; give 1 to 10"),
         (
             lambda: divided(MNIST1000(), pool_of(balanced(999))),
-            "MNIST1000 needs 1000 examples of each label, .* has 999",
+            "MNIST1000 needs the labels 0 to 9 with 1000 examples of each, .*, 999",
         ),
         (lambda: Ditto500(-1), "Ditto500: seed is -1"),
         (lambda: divided(Ditto500(), pool_of(balanced(6000))), "Ditto500 tests on the source's test part"),
         (
             lambda: divided(Ditto500(), pool_of(balanced(6000), balanced(40))),
-            r"Ditto500 needs \d+ examples of each label",
+            r"Ditto500 needs the labels 0 to 9 with \d+ examples of each",
         ),
         (lambda: FedProxFEMNIST(0), "num_clients is 0; give 1 or more"),
     ],
