@@ -120,8 +120,8 @@ def label_space(labels: np.ndarray, what: str) -> int:
     Raises:
         InputError: so few numbers below the largest occur that the labels must be ids.
     """
-    known = np.unique(labels[labels >= 0])  # `require_in_range` reports negative numbers
-    size = int(labels.max(initial=0)) + 1
+    known = np.unique(labels.clip(min=0))  # `require_in_range` reports negative numbers
+    size = int(known[-1]) + 1
     if size > 10 * len(known):
         raise InputError(
             f"{what} holds {len(known)} different labels, the largest {size - 1}: these are ids, and a net has an "

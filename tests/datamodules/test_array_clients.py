@@ -314,14 +314,14 @@ def test_columns_of_a_data_frame_keep_their_names():
 
 def test_numbers_taken_for_classes_are_suspected_when_the_test_data_have_new_ones():
     data = ArrayData(np.ones((60, 2)), np.arange(60) % 30 + 70, client=np.arange(60) % 2, test=0.5)
-    with pytest.warns(Notice), pytest.raises(InputError, match="num_labels to 0 if labels are numbers to predict"):
+    with pytest.raises(InputError, match="num_labels to 0 if labels are numbers to predict"):
         data.federated(0)
 
 
 def test_hundreds_of_classes_are_suspected_as_numbers():
     litres = np.random.default_rng(0).integers(0, 300, 600)
     data = ArrayData(np.ones((600, 2)), litres, client=np.arange(600) % 2)
-    with pytest.warns(Notice), pytest.raises(InputError, match="num_labels to 0 if labels are numbers to predict"):
+    with pytest.raises(InputError, match="num_labels to 0 if labels are numbers to predict"):
         data.federated(0)
 
 

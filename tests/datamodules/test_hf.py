@@ -151,7 +151,7 @@ def test_large_columns_of_numbers_are_noted_by_name(tmp_path: Path):
     with pytest.warns(Notice, match="input columns 'age', 'heat': large numbers"):
         found = HFDataset(folder, ["age", "grade", "heat"], "rank").pool().examples
     assert found.input_names == ("age", "grade", "heat")
-    with pytest.warns(Notice, match=r"input column 1: large numbers \(root mean square up to 30;"):
+    with pytest.warns(Notice, match=r"input column 1: large numbers \(root mean square 30\),"):
         HFDataset(folder, "reading", "rank").pool()
     whole = HFDataset(folder, "age", "rank", partition=IID(2)).federated(0)  # integers, which may be token ids
     with pytest.warns(Notice, match="input column 'age': large numbers"):

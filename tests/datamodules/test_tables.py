@@ -118,7 +118,7 @@ def test_a_spreadsheet_is_read_by_pandas(tmp_path: Path, monkeypatch: pytest.Mon
         file.writestr("xl/workbook.xml", "")
     message = error_of(ArrayData(source=tmp_path / "own.xlsx"))
     assert "own.xlsx cannot be read as a table (" in message
-    assert "install openpyxl" in message
+    assert "install the openpyxl package" in message
     rows = [["client", "x", "y"], ["007", "1.5", "0"], ["7", "", "1"]]
 
     def read_excel(path: Path, header: int | None = 0, **options: object) -> pd.DataFrame:
