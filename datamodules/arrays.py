@@ -13,7 +13,7 @@ from torch import Tensor
 from lit_cfl.data import Division, Examples
 from lit_cfl.data.checks import require_several, warn_of_large_inputs
 from lit_cfl.data.npz import read_npz
-from lit_cfl.datamodules.columns import as_array, label_space, labels_of, number_clients, pad_names, scalars
+from lit_cfl.datamodules.columns import as_array, classes_of, labels_of, number_clients, scalars
 from lit_cfl.datamodules.partition import IID, Partition, Pool
 from lit_cfl.datamodules.partition.natural import Natural
 from lit_cfl.datamodules.pooled import PooledDataModule
@@ -25,7 +25,7 @@ from lit_cfl.storage.given_paths import describe_missing, expand_home
 KEYS = ("x", "y", "client", "cluster", "is_test")
 _TABLE = f"a table ({', '.join(ENDINGS)})"
 _LARGEST = np.iinfo(np.int64).max
-_WHOLE = str.maketrans("bu", "ii")  # kinds of dtypes that can be joined without a loss
+_KINDS = {"b": "integers", "i": "integers", "u": "integers", "f": "floats", "U": "words"}  # as for joining arrays
 
 
 class ArrayData(PooledDataModule):
@@ -90,19 +90,14 @@ class ArrayData(PooledDataModule):
     ) -> None:
         super().__init__(Natural() if partition is None else partition, skew, **options)
         if num_labels is not None and num_labels < 0:
-            raise InputError(
-                f"num_labels is {num_labels}; give 1 or more, 0 for numbers to predict, or null for the largest label "
-                "+ 1"
-            )
+            raise InputError(f"num_labels is {num_labels}; give 1 or more, 0 for numbers to predict, or null")
         if vocabulary is not None and vocabulary < 1:
             raise InputError(f"vocabulary is {vocabulary}; give 1 or more, or null")
         arrays = dict(zip(KEYS, (x, y, client, cluster, is_test), strict=True))
         self.arrays = {name: array for name, array in arrays.items() if array is not None}
         _require_arrays_or_source(self.arrays, source)
         if columns and not _is_table(Path(source or "")):
-            raise InputError(
-                f"columns is {columns}, but source is {source}; columns names the columns of {_TABLE}, so leave it out"
-            )
+            raise InputError(f"columns is {columns}, but source is {source}; give {_TABLE}, or leave columns out")
         self.source, self.num_labels, self.scale, self.channels = source, num_labels, scale, channels
         self.columns, self.vocabulary, self.test, self.skew_kind = columns or {}, vocabulary, test, skew_kind
         self._chosen = partition
@@ -131,8 +126,12 @@ class ArrayData(PooledDataModule):
         return Pool(examples, int((~marks).sum()), None if owner is None else owner[order], names)
 
     def _partition(self, rng: np.random.Generator) -> Division:
+        for option, test in {"test": self.test, "partition.test": getattr(self._chosen, "test", None)}.items():
+            if self._pool.has_test and isinstance(test, float | int):
+                raise InputError(
+                    f"{option} is {test}, but is_test says which examples are for testing; leave one of them out"
+                )
         self.partition = self._chosen or self._usual_partition()
-        self._require_one_test_rule()
         division = super()._partition(rng)
         division = replace(division, skew=skew_name(division.skew, self.skew_kind))
         if self._clusters is None:
@@ -144,47 +143,29 @@ class ArrayData(PooledDataModule):
 
     def _usual_partition(self) -> Partition:
         """Returns the partition that is used if none is chosen."""
-        if self._pool.owner is None and self._pool.has_test:
-            raise InputError("is_test is given without client; give client, too, or a partition")
         share = 0.2 if self.test is None else self.test
         if self._pool.owner is not None:
             return Natural(test="own" if self._pool.has_test else share)
-        _note("client is not given: the examples are divided evenly among ten clients; give client, or a partition")
+        if self._pool.has_test:
+            raise InputError("is_test is given without client; give client, too, or a partition")
+        warnings.warn(
+            "client is not given: the examples are divided evenly among ten clients; give client, or a partition",
+            Notice,
+            stacklevel=2,
+        )
         return IID(10, share)
-
-    def _require_one_test_rule(self) -> None:
-        """Raises InputError if a share of test examples is given next to is_test; warns of one next to a partition."""
-        for option, test in {"test": self.test, "partition.test": getattr(self._chosen, "test", None)}.items():
-            if self._pool.has_test and isinstance(test, float | int):
-                raise InputError(
-                    f"{option} is {test}, but is_test says which examples are for testing; leave one of them out"
-                )
-        if self._chosen and self.test is not None:
-            _note(
-                f"test is {self.test}, but with a partition the test data are those of partition.test; set it there, "
-                f"as in --data.partition.test {self.test}"
-            )
-
-
-def _note(text: str) -> None:
-    warnings.warn(text, Notice, stacklevel=3)
 
 
 def _require_arrays_or_source(arrays: Mapping[str, Any], source: object) -> None:
     """Raises InputError unless either x or a source is given."""
     for name, array in arrays.items():
         if isinstance(array, str | Path):
-            file = f"name a file by source={str(array)!r}" if name == "x" else f"such as table[{array!r}]"
-            raise InputError(
-                f"{name} is {str(array)!r}; give the array itself, {file} (columns names those of a source)"
-            )
-    if not isinstance(source, str | Path | None):
-        raise InputError(f"source is a {type(source).__name__}; give a path, or the columns of a table as x and y")
-    if arrays if source is not None else "x" not in arrays:
-        given = ", ".join([*arrays, *([] if source is None else ["source"])])
+            raise InputError(f"{name} is {str(array)!r}; give the array itself, or name a file by source")
+    if not isinstance(source, str | Path | None) or (arrays if source is not None else "x" not in arrays):
+        given = ", ".join([*arrays, *([] if source is None else [f"source ({type(source).__name__})"])])
         raise InputError(
-            f"{given or 'nothing'} given; give x, and y if you have it, or a source alone: {_TABLE}, a .npz, or a "
-            "folder of .npz"
+            f"{given or 'nothing'} given; give x, and y if you have it, or the path of a source alone: {_TABLE}, a "
+            ".npz, or a folder of .npz"
         )
 
 
@@ -197,11 +178,7 @@ def _marks(values: np.ndarray) -> np.ndarray:
             f"is_test holds {str(values[wrong][0])!r}; give true or false, or 1 or 0, such as table['part'] == 'test'"
         )
     if marks.all() or not marks.any():
-        marked = "all examples" if marks.any() else "no example"
-        raise InputError(
-            f"is_test marks {marked} for testing; mark some of them, or leave is_test out: test examples are then "
-            "drawn at random (test: 0 for none)"
-        )
+        raise InputError(f"is_test is {values[0]} for all examples; mark some of them for testing, or leave it out")
     return marks
 
 
@@ -230,19 +207,20 @@ def examples_of(
         row = int(good.int().argmin())
         column = f", column {input_names[int(inputs[row].isfinite().int().argmin())]!r}" if input_names else ""
         raise InputError(f"x holds NaN or infinity in row {row} (from 0){column}; replace the value, or drop the row")
+    if vocabulary is not None and (inputs.is_floating_point() or scale is not None):
+        raise InputError(
+            f"vocabulary is {vocabulary}, so x holds token ids, but it has dtype {inputs.dtype} and scale is {scale}; "
+            "give integers without scale, or leave out vocabulary"
+        )
     if vocabulary is not None:
-        if inputs.is_floating_point() or scale is not None:
-            raise InputError(
-                f"vocabulary is {vocabulary}, so x holds token ids, but it has dtype {inputs.dtype} and scale is "
-                f"{scale}; give integers without scale, or leave out vocabulary"
-            )
-        inputs = inputs.int() if inputs.dtype == torch.uint8 else inputs
-        return Examples(inputs, labels, num_labels, vocabulary=vocabulary, label_names=names, input_names=input_names)
-    if scale is None:
+        inputs, scale = inputs.int() if inputs.dtype == torch.uint8 else inputs, 1.0
+    elif scale is None:
         scale = 1 / 255 if inputs.dtype == torch.uint8 else 1.0
     elif inputs.dtype in (torch.int32, torch.int64):
         inputs = inputs.float()  # scaled inputs are not token ids
-    return Examples(_images(inputs, channels), labels, num_labels, scale, label_names=names, input_names=input_names)
+    inputs = _images(inputs, channels) if vocabulary is None else inputs
+    known = vocabulary or 0
+    return Examples(inputs, labels, num_labels, scale, vocabulary=known, label_names=names, input_names=input_names)
 
 
 def _labels(y: Any, count: int, num_labels: int | None) -> tuple[Tensor, int, tuple[str, ...]]:
@@ -258,26 +236,15 @@ def _labels(y: Any, count: int, num_labels: int | None) -> tuple[Tensor, int, tu
             f"[{count}, L]"
         )
     column = scalars(y, "y")
-    if num_labels == 0 and column.dtype.kind not in "iufb":
+    if column.dtype.kind != "f" and num_labels != 0:
+        labels, size, names = classes_of(column, "y", num_labels)
+        return torch.from_numpy(labels), size, names
+    if column.dtype.kind not in "iufb":
         raise InputError(f"y holds {str(column[0])!r} and num_labels is 0, for numbers to predict; give numbers")
-    if column.dtype.kind == "f" or num_labels == 0:
-        column = column.astype(np.float32) if column.dtype.kind != "f" else column
-        numbers = torch.from_numpy(_numbers("y", column))
-        if num_labels:
-            raise InputError(
-                f"y has dtype {numbers.dtype} and num_labels is {num_labels}; give classes as y.astype(int)"
-            )
-        return numbers.float() if numbers.dtype == torch.float16 else numbers, 0, ()
-    labels, names = labels_of(column, "y")
-    most = np.iinfo(np.int64).max if num_labels is None else num_labels
-    wrong = (labels < 0) | (labels >= most)
-    if wrong.any():
-        row = int(wrong.argmax())
-        numbers_too = "relabel them, or set num_labels to 0 if they are numbers to predict"
-        remedy = numbers_too if labels[row] < 0 else f"num_labels is {most}, so none is above {most - 1}"
-        raise InputError(f"y holds the label {labels[row]} in row {row} (from 0); labels are integers from 0: {remedy}")
-    size = (len(names) or label_space(labels, "y")) if num_labels is None else num_labels
-    return torch.from_numpy(labels), size, pad_names(names, size)
+    if num_labels:
+        raise InputError(f"y has dtype {column.dtype} and num_labels is {num_labels}; give classes as y.astype(int)")
+    numbers = torch.from_numpy(_numbers("y", column if column.dtype.kind == "f" else column.astype(np.float32)))
+    return numbers.float() if numbers.dtype == torch.float16 else numbers, 0, ()
 
 
 def _several_labels(y: np.ndarray, num_labels: int | None) -> Tensor:
@@ -390,7 +357,7 @@ def read_source(source: Path, columns: Mapping[str, str | None]) -> Mapping[str,
         )
     parts = [_read(file) for file in files]
     for file, part in zip(files, parts, strict=True):
-        _require_one_client(file, part, parts[0])
+        _require_alike(file, part, parts[0])
     sizes = [len(part["x"]) for part in parts]
     names = [name for name in ("x", "y", "is_test") if name in parts[0]]
     joined: dict[str, np.ndarray] = {name: np.concatenate([part[name] for part in parts]) for name in names}
@@ -417,28 +384,23 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         raise InputError(f"{error}; save it with np.savez, or give {_TABLE}") from error
 
 
-def _require_one_client(file: Path, part: Mapping[str, np.ndarray], first: Mapping[str, np.ndarray]) -> None:
-    """Raises InputError if a client's file has other arrays than the first file of its folder."""
-    if "client" in part:
-        raise InputError(
-            f"{file} holds an array client, but in a folder each file is a client; give the file itself as source"
-        )
-    for name in KEYS:
-        if (name in part) != (name in first):
-            raise InputError(
-                f"{file}: some files of the folder have {name} and others do not; give it in each, or in none"
-            )
-    if "cluster" in part and part["cluster"].size != 1:
-        raise InputError(f"{file} holds {part['cluster'].size} values of cluster; a file is one client, so give one")
-    x, y = part["x"], part.get("y")
+def _require_alike(file: Path, part: Mapping[str, np.ndarray], first: Mapping[str, np.ndarray]) -> None:
+    """Raises InputError unless a client's file fits the first file of its folder."""
+    x, y, cluster = part["x"], part.get("y"), part.get("cluster")
     if not x.ndim or not x.size or (y is not None and y.shape[:1] != x.shape[:1]):
         labels = "" if y is None else f" and y of shape {y.shape}"
         raise InputError(f"{file} has x of shape {x.shape}{labels}; give x [n, ...] and y [n]")
-    for name, array in part.items():
-        # arrays of different kinds would be converted: numbers to words, bytes to floats
-        kinds = [one.dtype if name == "x" else one.dtype.kind.translate(_WHOLE) for one in (array, first[name])]
-        if kinds[0] != kinds[1] or array.shape[1:] != first[name].shape[1:]:
-            mine, others = (f"{one.dtype} {one.shape[1:] or ''}".strip() for one in (array, first[name]))
-            raise InputError(
-                f"{file} holds {name} of {mine}, but the first file of the folder holds {others}; make them equal"
-            )
+    if "client" in part or (cluster is not None and cluster.size != 1):
+        raise InputError(f"{file} is one client of a folder; leave out the array client, and give a single cluster")
+    mine, others = (", ".join(map(_describe, one, one.values())) for one in (part, first))
+    if mine != others:
+        raise InputError(f"{file} holds {mine}, but the first file of the folder holds {others}; make them equal")
+
+
+def _describe(name: str, array: np.ndarray) -> str:
+    """Describes an array of one client: its kind and the shape of an example.
+
+    Arrays of different kinds would be converted when they are joined: numbers to words, bytes to floats.
+    """
+    kind = array.dtype if name == "x" else _KINDS.get(array.dtype.kind, array.dtype)
+    return f"{name} of {kind} {array.shape[1:] or ''}".strip()

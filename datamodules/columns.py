@@ -5,7 +5,6 @@ Names stay as they are written: `1e3`, `1000` and ` 1000` are three clients. Num
 
 import warnings
 from collections.abc import Sequence
-from numbers import Number
 from typing import Any
 from unicodedata import normalize
 
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_cfl.errors import InputError, Notice, join_ids
+from lit_cfl.errors import InputError, Notice
 
 _EXACT = 2**53  # smallest whole number that a float cannot tell from the next
 
@@ -103,42 +102,31 @@ def several_labels(
     labels, words = labels_of(flat, what, "give lists of one length, with an entry for each label, or whole numbers")
     known, rows = tuple(names or words), np.repeat(np.arange(len(values)), sizes)
     size = num_labels or len(known) or label_space(labels, what)
-    wrong = np.flatnonzero((labels < 0) | (labels >= size))
-    if len(wrong):
-        label, row = labels[wrong[0]], rows[wrong[0]]
-        raise InputError(f"{what} holds {label} in row {row}, but labels are 0 to {size - 1}; fix the data")
+    if len(wrong := np.flatnonzero((labels < 0) | (labels >= size))):
+        row = rows[wrong[0]]
+        raise InputError(f"{what} holds {labels[wrong[0]]} in row {row}, but labels are 0 to {size - 1}; fix the data")
     table = np.zeros((len(values), size), bool)
     table[rows, labels] = True
     return table, pad_names(known, size)
 
 
 def label_space(labels: np.ndarray, what: str) -> int:
-    """Returns the number of classes, 1 + the largest label. Warns of labels that never occur.
+    """Returns the number of classes, 1 + the largest label.
 
     Args:
         labels: Labels, int64 `[N]`.
-        what: Name of the column, for messages.
+        what: Name of the column, for the message.
 
     Raises:
         InputError: so few numbers below the largest occur that the labels must be ids.
     """
-    found = np.unique(labels)
-    size = int(found[-1]) + 1
-    known = found[found >= 0]  # `require_in_range` reports negative numbers
+    known = np.unique(labels.clip(min=0))  # `require_in_range` reports negative numbers
+    size = int(known[-1]) + 1
     if size > 10 * len(known):
         raise InputError(
             f"{what} holds {len(known)} different labels, the largest {size - 1}: these are ids, and a net has an "
             "output for each number from 0; number them, y = np.unique(y, return_inverse=True)[1], give them as "
             "strings, or set num_labels (0 for numbers to predict)"
-        )
-    if len(known) < size:
-        missing = np.setdiff1d(np.arange(size), known).tolist()
-        warnings.warn(
-            f"{what}: a net has an output for each of the labels 0 to {size - 1}, but {join_ids(missing)} never "
-            f"occur{'s' * (len(missing) == 1)}; number the labels from 0 without gaps, or set num_labels (0 for "
-            "numbers to predict)",
-            Notice,
-            stacklevel=3,
         )
     return size
 
@@ -148,18 +136,34 @@ def pad_names(names: Sequence[str], size: int) -> tuple[str, ...]:
     return (*names, *map(str, range(len(names), size)))[:size] if names else ()
 
 
-def require_in_range(labels: np.ndarray, num_labels: int, column: str) -> np.ndarray:
+def require_in_range(labels: np.ndarray, num_labels: int, what: str) -> np.ndarray:
     """Returns labels int64 `[N]` unchanged. Raises InputError if a label is not in 0 to `num_labels - 1`."""
-    wrong = np.flatnonzero((labels < 0) | (labels >= num_labels))
-    if len(wrong):
-        remedy = f"num_labels: {labels.max() + 1}"
-        if labels[wrong[0]] < 0:  # as in the test part of a competition
-            remedy = "splits: [train, validation], without the part that lacks labels"
+    if len(wrong := np.flatnonzero((labels < 0) | (labels >= num_labels))):
         raise InputError(
-            f"label column {column!r} holds {labels[wrong[0]]} in row {wrong[0]} (from 0, test rows after the training "
-            f"rows), but labels are 0 to {num_labels - 1}; fix the data, or read them by HFDataset with {remedy}"
+            f"{what} holds {labels[wrong[0]]} in row {wrong[0]} (from 0, test rows after the training rows), but "
+            f"labels are 0 to {num_labels - 1}; fix the data, or set num_labels (0 for numbers to predict)"
         )
     return labels
+
+
+def classes_of(
+    values: Any, what: str, num_labels: int | None = None, names: Sequence[str] | None = None
+) -> tuple[np.ndarray, int, tuple[str, ...]]:
+    """Converts a column to classes.
+
+    Args:
+        values: Column, as for `scalars`.
+        what: Name of the column, for errors.
+        num_labels: Number of classes; None = as many as are named, or the largest label + 1.
+        names: Names of the classes if the source has them; the column then holds numbers.
+
+    Returns:
+        the classes, int64 `[N]`, their number, and their names; empty for numbers.
+    """
+    labels, words = labels_of(values, what, "give num_labels: 0 if the labels are numbers to predict")
+    names = words if names is None else names
+    size = num_labels or len(names) or label_space(labels, what)
+    return require_in_range(labels, size, what), size, pad_names(names, size)
 
 
 def number_clients(values: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
@@ -178,10 +182,8 @@ def number_clients(values: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
                 f"{what} holds {float(largest)}, but {array.dtype} cannot represent all whole numbers from {exact} "
                 "on; give integers or strings"
             )
-        whole = bool(
-            (array == np.floor(array)).all()
-        )  # pandas stores integers of a column with former blanks as floats
-        array = array.astype(np.int64) if whole else array
+        if (array == np.floor(array)).all():  # pandas stores integers of a column with former blanks as floats
+            array = array.astype(np.int64)
     found, index = np.unique(array, return_inverse=True)
     if found.dtype.kind == "U":
         try:
@@ -195,34 +197,29 @@ def number_clients(values: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def warn_of_similar_names(names: Sequence[str], what: str) -> None:
-    """Warns of empty names, and of names that differ only in blanks, capitals or Unicode forms.
+    """Warns of the first name that is empty, or differs from another only in blanks, capitals or Unicode forms.
 
     Args:
         names: Distinct values of a column.
         what: Name of the column.
     """
-    plain: dict[str, str] = {}
+    plain = {"": ""}
     for name in names:
         seen = " ".join(normalize("NFKC", name).split())
         seen = seen.casefold() if len(seen) > 1 else seen  # single letters keep their case: A and a may be two classes
-        if not seen:
-            text = (
-                f"{what} holds the name {name!r}, which is treated like any other name; drop such rows if it means "
-                "that the name is missing"
-            )
-        elif seen in plain:
-            both = [plain[seen], name]
-            # if the names look the same, only escapes show the difference
-            looks = len({normalize("NFC", one) for one in both}) == 2
-            one, other = map(repr if looks else ascii, both)
-            text = (
-                f"{what} holds {one} and {other}, which are treated as different names; make them equal if they mean "
-                "the same (str.strip, str.lower, unicodedata.normalize)"
-            )
-        else:
+        if seen not in plain:
             plain[seen] = name
             continue
-        warnings.warn(text, Notice, stacklevel=4)
+        other = plain[seen]
+        # if the names look the same, only escapes show the difference
+        show = ascii if seen and normalize("NFC", name) == normalize("NFC", other) else repr
+        named = f"{show(other)} and {show(name)}" if seen else f"{name!r} and other names"
+        warnings.warn(
+            f"{what} holds {named}, which are treated as different names; make them equal if they mean the same "
+            "(str.strip, str.lower, unicodedata.normalize), or drop rows without a name",
+            Notice,
+            stacklevel=4,
+        )
         return
 
 
@@ -241,7 +238,7 @@ def scalars(values: Any, what: str) -> np.ndarray:
     if array.ndim != 1:
         raise InputError(f"{what} has shape {array.shape}; give one number or word in each row")
     if array.dtype.kind in "SO":
-        array = _convert_objects(array.tolist(), what)
+        array = _convert_objects(array.astype(object), what)
     if array.dtype.kind not in "iufbUM":
         raise InputError(f"{what} has dtype {array.dtype}; give integers or strings")
     if array.dtype.kind in "fM" and (missing := np.isnat(array) if array.dtype.kind == "M" else np.isnan(array)).any():
@@ -266,42 +263,28 @@ def as_array(values: Any, what: str) -> np.ndarray:
         ) from error
 
 
-def _convert_objects(values: Sequence[Any], what: str) -> np.ndarray:
+def _convert_objects(values: np.ndarray, what: str) -> np.ndarray:
     """Converts Python objects of one kind to an array of words or numbers; dates become words."""
-    kinds = [_kind(value) for value in values]
-    for row, (value, kind) in enumerate(zip(values, kinds, strict=True)):
-        if kind == "nothing":
-            raise _missing_value(what, value, row)
-        if kind == "lists":
-            raise InputError(f"{what} holds {value!r} in row {row}; give one number or word in each row")
-        if kind != kinds[0]:
-            raise InputError(f"{what} holds {kinds[0]} in row 0 and {kind} in row {row}; give one kind in all rows")
-    if kinds[:1] == ["dates"]:
-        return np.array([value.isoformat() for value in values])
-    if kinds[:1] == ["bytes"]:
+    import pandas  # takes most of a second, and few columns need it
+
+    if (missing := pandas.isna(values)).any():
+        raise _missing_value(what, values[missing.argmax()], int(missing.argmax()))
+    kind, items = pandas.api.types.infer_dtype(values, skipna=False), values.tolist()
+    if kind in ("date", "datetime", "time"):
+        return np.array([value.isoformat() for value in items])
+    if kind == "bytes":
         try:
-            values = [value.decode() for value in values]
+            items = [value.decode() for value in items]
         except UnicodeDecodeError:  # Latin-1 gives different bytes different texts
-            values = [value.decode("latin-1") for value in values]
-    if ended := [word for word in values if isinstance(word, str) and word.endswith("\0")]:
+            items = [value.decode("latin-1") for value in items]
+    elif kind not in ("string", "boolean", "integer", "floating", "mixed-integer-float", "empty"):
+        row = next((row for row, value in enumerate(items) if type(value) is not type(items[0])), 0)
+        raise InputError(
+            f"{what} holds {items[row]!r} in row {row}; give one number or word in each row, all of one kind"
+        )
+    if ended := [word for word in items if isinstance(word, str) and word.endswith("\0")]:
         raise InputError(f"{what} holds {ended[0]!r}, and NumPy drops such an end; leave it out")
-    return np.array(values)
-
-
-def _kind(value: Any) -> str:
-    """Names the kind of a Python object for messages: words, bytes, bools, numbers, dates, lists, nothing."""
-    if isinstance(value, str | bytes):
-        return "words" if isinstance(value, str) else "bytes"
-    if isinstance(value, list | tuple | dict | set | np.ndarray):
-        return "lists"
-    if isinstance(value, bool | np.bool_):
-        return "bools"
-    try:
-        if value is None or bool(value != value):  # NaN, NaT
-            return "nothing"
-    except TypeError:  # pandas.NA, which is neither true nor false
-        return "nothing"
-    return "numbers" if isinstance(value, Number) else "dates" if hasattr(value, "isoformat") else "lists"
+    return np.array(items)
 
 
 def _missing_value(what: str, value: Any, row: int) -> InputError:

@@ -1,11 +1,11 @@
 """The base of all data modules: a pool of examples, divided among clients."""
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from lit_cfl.data.partition_file import load_partition
 from lit_cfl.data.shift import Shift, with_concepts
 from lit_cfl.datamodules.partition import split_each
 from lit_cfl.datamodules.partition.checks import require_share
-from lit_cfl.errors import InputError, Notice, count_noun
+from lit_cfl.errors import InputError, count_noun
 from lit_cfl.seeds import derive
 from lit_cfl.storage.given_paths import expand_home
 
@@ -65,7 +65,7 @@ class FederatedDataModule(LightningDataModule, ABC):
         require_share("newcomers", newcomers, " of the clients")
         if batch_size < 1:
             raise InputError(f"data.batch_size is {batch_size}; it must be 1 or more")
-        self.shift = _shifts(shift)
+        self.shift = list_of(Shift, "shift", shift)
         self.validation, self.newcomers = validation, newcomers
         self.partition_seed, self.partition_file, self.batch_size = partition_seed, partition_file, batch_size
         self.allow_unseen_labels = allow_unseen_labels
@@ -94,9 +94,7 @@ class FederatedDataModule(LightningDataModule, ABC):
         """Returns the clients' data under a seed, or under `partition_seed` if that is set, before any shift."""
         if self.partition_file is not None:
             given = expand_home(self.partition_file)
-            data = load_partition(given / "partition.npz" if given.is_dir() else given, self.examples)
-            self._warn_of_shares(data)
-            return data
+            return load_partition(given / "partition.npz" if given.is_dir() else given, self.examples)
         seed = seed if self.partition_seed is None else self.partition_seed
         division = self.divide(self.examples, _rng(seed, "partition"))
         require_division(division, self.examples, type(self).__name__)
@@ -109,25 +107,13 @@ class FederatedDataModule(LightningDataModule, ABC):
             _require_seen_labels(data)
         return with_concepts(data, self.shift)
 
-    def _warn_of_shares(self, data: FederatedData) -> None:
-        """Warns if a validation part or newcomers are requested, but the partition file has none."""
-        has = {"validation": data.validation.sizes.any(), "newcomers": len(data.population) < data.num_clients}
-        for name, share in {"validation": self.validation, "newcomers": self.newcomers}.items():
-            if share and not has[name]:
-                warnings.warn(
-                    f"data.{name} is {share}, but {self.partition_file} has no {name}, and the file determines them; "
-                    "make a new partition, or leave the option out",
-                    Notice,
-                    stacklevel=2,
-                )
-
     def _draw_newcomers(self, clients: int, seed: int) -> Tensor:
         held_out = min(round(self.newcomers * clients), clients - 1)
         if not held_out:
-            why = f"that share of {clients} clients is less than one client; raise it"
-            if clients == 1:
-                why = "there is only one client, which has to train; leave it out"
-            raise InputError(f"newcomers is {self.newcomers}, but {why}")
+            raise InputError(
+                f"newcomers is {self.newcomers}, which leaves none of {clients} clients to join, or none to train; "
+                "raise it, or leave it out"
+            )
         mask = torch.zeros(clients, dtype=torch.bool)
         mask[_rng(seed, "newcomers").permutation(clients)[:held_out]] = True
         return mask
@@ -154,10 +140,12 @@ class FederatedDataModule(LightningDataModule, ABC):
         return DataLoader(TensorDataset(inputs, labels), self.batch_size, shuffle=shuffle)
 
 
-def _shifts(shift: Shift | Sequence[Shift]) -> tuple[Shift, ...]:
-    listed = [shift] if isinstance(shift, Shift) else shift
-    if not isinstance(listed, Sequence) or not all(isinstance(one, Shift) for one in listed):
-        raise InputError(f"shift is {shift!r}; give a shift, such as SwapAll(probability=0.1), or a list: [] for none")
+def list_of(kind: type, name: str, given: object) -> tuple[Any, ...]:
+    """Returns one object or a list of them as a tuple. Raises InputError if an object is of another class."""
+    listed = given if isinstance(given, list | tuple) else [given]
+    for one in listed:
+        if not isinstance(one, kind):
+            raise InputError(f"{name} holds {one!r}; give an object of {kind.__name__}, or a list of them: [] for none")
     return tuple(listed)
 
 
@@ -170,13 +158,10 @@ def _require_seen_labels(data: FederatedData) -> None:
         labels = data.examples.targets(getattr(data, name).compact().values).unique()
         unseen = labels[~torch.isin(labels, known)]
         if len(unseen):
-            # labels with many gaps, or more than 100 of them, may be numbers to predict, such as scores from 70 to 100
-            rare = 2 * len(known) < data.examples.num_labels or len(known) > 100
-            numbers = "; if labels are numbers to predict, set num_labels to 0" if rare else ""
             raise InputError(
                 f"the {name} data hold label {data.examples.label_name(int(unseen[0]))}, which no training client has "
-                f"({count_noun(len(unseen), 'such label')}); "
-                f"choose another partition or seed, or set allow_unseen_labels to true{numbers}"
+                f"({count_noun(len(unseen), 'such label')}); choose another partition or seed, or set "
+                "allow_unseen_labels to true (or num_labels to 0 if labels are numbers to predict)"
             )
 
 

@@ -61,5 +61,5 @@ class FEMNIST(ImageSet):
             )
         wanted = CHARACTERS if self.labels == "all" else "abcdefghij"
         place = np.array([wanted.find(character) for character in characters])  # -1: the image is left out
-        kept: np.ndarray = place[require_in_range(labels, len(characters), self.label_column)]
+        kept: np.ndarray = place[require_in_range(labels, len(characters), f"label column {self.label_column!r}")]
         return kept

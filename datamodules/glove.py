@@ -5,8 +5,7 @@ Pennington, Socher, Manning. GloVe: Global Vectors for Word Representation. EMNL
 
 import os
 import re
-from collections.abc import Container, Iterator
-from contextlib import contextmanager
+from collections.abc import Container
 from hashlib import blake2b, file_digest
 from pathlib import Path
 
@@ -17,7 +16,8 @@ from lit_cfl.errors import InputError
 from lit_cfl.storage.given_paths import expand_home
 
 _HEADER = re.compile(r"\d+ \d+\s*")  # first line of word2vec and fastText files: numbers of words and of columns
-_REMEDY = "give a text file with a word and its numbers on each line, such as glove.6B.300d.txt"
+_NUMBER = re.compile(r"[-+]?\.?\d")  # how a number begins
+_REMEDY = "give a text file in UTF-8 with a word and its numbers on each line, such as glove.6B.300d.txt"
 
 
 def locate(path: Path) -> Path:
@@ -29,43 +29,39 @@ def locate(path: Path) -> Path:
 
 def fingerprint(path: Path) -> str:
     """Returns a hash of a vector file. Raises InputError if it cannot be read."""
-    with _named_errors(path), path.open("rb") as file:
-        return file_digest(file, lambda: blake2b(digest_size=16)).hexdigest()
+    try:
+        with path.open("rb") as file:
+            return file_digest(file, lambda: blake2b(digest_size=16)).hexdigest()
+    except OSError as error:
+        raise InputError(f"embeddings {path} cannot be read ({error.strerror}); {_REMEDY}") from error
 
 
 def read_vectors(path: Path, wanted: Container[str]) -> dict[str, np.ndarray]:
     """Reads the vectors of the wanted words that the file contains, float32 `[width]` each.
 
     Raises:
-        InputError: the file cannot be read, is empty or not UTF-8, has lines of different width or a value that is not
-            a number, or none of the wanted words.
+        InputError: the file is not UTF-8 or has none of the wanted words, or the line of a wanted word has another
+            number of values than the first line, or a value that is not a finite number.
     """
-    found, first = {}, 0
-    for number, line in _lines(path):
-        word, _, numbers = line.partition(" ")
-        width = numbers.count(" ") + 1 if numbers else 0
-        if (number == 1 and _HEADER.fullmatch(line)) or (first and width > first and not _is_number(numbers)):
-            continue  # a header with counts, or a word with spaces, which our tokens never contain
-        first = first or width
-        if width != first or not width:
-            expected = f", but line 1 has {first}" if first else ""
-            raise InputError(f"line {number} of {path} has {width} numbers{expected}; {_REMEDY}")
-        if word in wanted:
-            found[word] = _vector(numbers, f"line {number} of {path}")
-    if not first:
-        raise InputError(f"{path} is empty; {_REMEDY}")
+    found, width = {}, 0
+    try:
+        with path.open(encoding="utf-8", newline="\n") as file:  # words may contain other line breaks
+            for number, line in enumerate(file, 1):
+                if number == 1 and _HEADER.fullmatch(line):
+                    continue
+                word, _, numbers = line.rstrip(" \r\n").partition(" ")
+                count = numbers.count(" ") + 1
+                width = width or count
+                has_spaces = count > width and not _NUMBER.match(numbers)  # our tokens never have
+                if word in wanted and not has_spaces:
+                    found[word] = _vector(numbers, width, f"line {number} of {path}")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"embeddings {path} cannot be read ({getattr(error, 'strerror', error)}); {_REMEDY}"
+        ) from error
     if not found:
         raise InputError(f"{path} has none of the data's words; {_REMEDY}, in the language of the data")
     return found
-
-
-def _is_number(numbers: str) -> bool:
-    """Returns whether the first field of this text is a number."""
-    try:
-        float(numbers.partition(" ")[0])
-    except ValueError:
-        return False
-    return True
 
 
 def with_vectors(vocabulary: Vocabulary, path: Path) -> tuple[Vocabulary, np.ndarray]:
@@ -81,29 +77,11 @@ def with_vectors(vocabulary: Vocabulary, path: Path) -> tuple[Vocabulary, np.nda
     return known, np.concatenate([np.zeros((len(known) - len(rows), rows.shape[1]), np.float32), rows])
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields a file's lines with their numbers, split only at line feeds, as words may contain other line breaks."""
-    with _named_errors(path), path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                yield number, line.decode("utf-8").rstrip(" \r\n")
-            except UnicodeDecodeError as error:
-                raise InputError(f"line {number} of {path} is not UTF-8 text ({error}); {_REMEDY}") from error
-
-
-def _vector(numbers: str, where: str) -> np.ndarray:
+def _vector(numbers: str, width: int, where: str) -> np.ndarray:
     try:
         vector = np.array(numbers.split(" "), dtype=np.float32)
-    except ValueError as error:
-        raise InputError(f"{where} holds something that is not a number ({error}); {_REMEDY}") from error
-    if not np.isfinite(vector).all():
-        raise InputError(f"{where} holds a number that is not finite; {_REMEDY}")
+    except ValueError:
+        vector = np.array([np.nan])
+    if len(vector) != width or not np.isfinite(vector).all():
+        raise InputError(f"{where} holds {numbers[:60]!r}, not {width} finite numbers as in the first line; {_REMEDY}")
     return vector
-
-
-@contextmanager
-def _named_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"embeddings {path} cannot be read ({error.strerror}); {_REMEDY}") from error

@@ -1,6 +1,5 @@
 """Loads any data set from the Hugging Face Hub, or from a local folder in the same format; options name its columns."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,16 +10,7 @@ import torch
 from lit_cfl.data import Examples
 from lit_cfl.data.checks import warn_of_large_inputs
 from lit_cfl.datamodules.cache import Arrays, read_or_make
-from lit_cfl.datamodules.columns import (
-    label_space,
-    labels_of,
-    matrix,
-    number_clients,
-    pad_names,
-    read_text,
-    require_in_range,
-    several_labels,
-)
+from lit_cfl.datamodules.columns import classes_of, matrix, number_clients, read_text, several_labels
 from lit_cfl.datamodules.image_sets import image_pool, pool_of
 from lit_cfl.datamodules.images import Mode, Pixels, decode, pixels_in
 from lit_cfl.datamodules.partition import IID, Partition, Pool
@@ -28,7 +18,8 @@ from lit_cfl.datamodules.partition.natural import Natural
 from lit_cfl.datamodules.pooled import PooledDataModule
 from lit_cfl.datamodules.source import Kind, Source, find
 from lit_cfl.datamodules.tokens import Padding, Vocabulary
-from lit_cfl.errors import InputError, Notice
+from lit_cfl.errors import InputError
+from lit_cfl.options import FROM_0, FROM_1, Bounds, bounded, require_options
 
 
 @dataclass(frozen=True)
@@ -46,18 +37,13 @@ class ImageOptions:
     pixels: Pixels = "unit"
     mode: Mode | None = None
     size: Sequence[int] | None = None
-    pad: int = 0
-    background: int = 0
+    pad: int = bounded(0, FROM_0)
+    background: int = bounded(0, Bounds("0 to 255", lambda value: 0 <= value <= 255))
 
     def __post_init__(self) -> None:
-        if not 0 <= self.background <= 255:
-            raise InputError(f"data.images.background is {self.background}; give 0 to 255")
+        require_options(self, "data.images.")
         if self.size is not None and (len(self.size) != 2 or min(self.size) < 1):
-            raise InputError(
-                f"data.images.size is {list(self.size)}; give height and width, 1 or more, such as [28, 28]"
-            )
-        if self.pad < 0:
-            raise InputError(f"data.images.pad is {self.pad}; it must be 0 or more")
+            raise InputError(f"data.images.size is {self.size}; give height and width, 1 or more, such as [28, 28]")
 
 
 @dataclass(frozen=True)
@@ -70,14 +56,12 @@ class TextOptions:
         max_words: Size of the vocabulary, 1 or more: the most frequent words of the training part.
     """
 
-    length: int = 25
+    length: int = bounded(25, FROM_1)
     padding: Padding = "front"
-    max_words: int = 10_000
+    max_words: int = bounded(10_000, FROM_1)
 
     def __post_init__(self) -> None:
-        for name, value in {"length": self.length, "max_words": self.max_words}.items():
-            if value < 1:
-                raise InputError(f"data.text.{name} is {value}; it must be 1 or more")
+        require_options(self, "data.text.")
 
 
 class HFDataset(PooledDataModule):
@@ -131,22 +115,12 @@ class HFDataset(PooledDataModule):
         self.kind, self.num_labels, self.images, self.text = kind, num_labels, images, text
         if splits is not None and not 1 <= len(splits) <= 2:
             raise InputError(f"data.splits is {splits}; give [TRAIN], or [TRAIN, TEST]")
-        if not self.inputs:
-            raise InputError("data.input_column is empty; give the name of a column")
-        twice = [column for column in self.inputs if self.inputs.count(column) > 1]
-        if twice:
-            raise InputError(f"data.input_column names {twice[0]!r} twice; leave one out")
+        if not self.inputs or len(set(self.inputs)) < len(self.inputs):
+            raise InputError(f"data.input_column is {self.inputs}; give one or more columns, each once")
         if label_column in self.inputs:
             raise InputError(
                 f"{label_column!r} is the label column and in data.input_column, too: the net would read the answer; "
                 "leave it out of the inputs"
-            )
-        if client_column in self.inputs:
-            warnings.warn(
-                f"{client_column!r} identifies the clients and is also an input of the net; if that is not intended, "
-                "leave it out of data.input_column",
-                Notice,
-                stacklevel=2,
             )
         if num_labels is not None and num_labels < 0:
             raise InputError(
@@ -182,87 +156,65 @@ class HFDataset(PooledDataModule):
 
     def _read(self, source: Source) -> Arrays:
         splits = self.splits or [split for split in ("train", "test") if split == "train" or source.has(split)]
-        num_train = source.size(splits[0])
-        kind = self._kind(source, splits[0])
-        if kind != "numbers" and len(self.inputs) > 1:
-            held = "images" if kind == "image" else "texts"
+        kind = source.kind(self.inputs[0])
+        if self.kind not in (None, kind):
             raise InputError(
-                f"data.input_column is {self.inputs}, but {self.inputs[0]!r} holds {held}; only columns of numbers "
-                "can be combined into one input"
+                f"data.kind is {self.kind!r}, but column {self.inputs[0]!r} holds {kind}; set it to {kind!r}, or null"
             )
-        self._warn_of_unread(source, splits)
-        no_text = {"vocabulary": np.array(0), "words": np.array("")}
-        arrays = self._labels(source, splits) | no_text | {"num_train": np.array(num_train)}
-        if kind == "numbers":
-            parts = [[source.array(split, column) for split in splits] for column in self.inputs]
-            numbers = matrix(parts, f"column {', '.join(self.inputs)}")
-            images = pixels_in(numbers) if self.kind is None else None
-            return arrays | ({"inputs": numbers} if images is None else {"images": images})
+        if kind != "numbers" and len(self.inputs) > 1:
+            raise InputError(
+                f"data.input_column is {self.inputs}, but {self.inputs[0]!r} holds {kind}; only columns of numbers can "
+                "be combined into one input"
+            )
+        arrays = self._read_labels_and_clients(source, splits)
         if kind == "image":
             encoded, count, options = source.images(self.inputs[0], splits), len(arrays["labels"]), self.images
             decoded = decode(encoded, count, options.mode, options.size, options.pad, options.background)
             return arrays | {"images": decoded}
-        texts = source.join_splits(self.inputs, splits)[self.inputs[0]]
-        return arrays | token_ids(texts, num_train, self.text, f"column {self.inputs[0]}")
+        if kind == "text":
+            texts = source.join_splits(self.inputs, splits)[self.inputs[0]]
+            return arrays | token_ids(texts, int(arrays["num_train"]), self.text, f"column {self.inputs[0]}")
+        parts = [[source.array(split, column) for split in splits] for column in self.inputs]
+        numbers = matrix(parts, f"column {', '.join(self.inputs)}")
+        images = pixels_in(numbers) if self.kind is None else None
+        return arrays | ({"inputs": numbers} if images is None else {"images": images})
 
-    def _warn_of_unread(self, source: Source, splits: Sequence[str]) -> None:
-        asked = {*self.inputs, self.label_column, self.client_column}
-        columns = [column for column in source.columns if column not in asked]
-        others = [split for split in source.splits if split not in splits]
-        if columns or others:
-            parts = [
-                f"{kind} {', '.join(names)}" for kind, names in (("columns", columns), ("splits", others)) if names
-            ]
-            hint = "" if self.client_column or not columns else "; data.client_column may name the clients"
-            warnings.warn(f"{self.source}: the {' and the '.join(parts)} are not read{hint}", Notice, stacklevel=3)
-
-    def _kind(self, source: Source, split: str) -> Kind:
-        held = source.kind(self.inputs[0])
-        if self.kind not in (None, held):
-            what = {"image": "images", "text": "texts", "numbers": "numbers"}[held]
-            raise InputError(
-                f"data.kind is {self.kind!r}, but column {self.inputs[0]!r} holds {what}; set it to {held!r}, or null"
-            )
-        if held == "text" and self.kind is None:
-            source.require_text(self.inputs[0], split)
-        return held
-
-    def _labels(self, source: Source, splits: Sequence[str]) -> Arrays:
-        """Reads the labels, the number of classes, and each example's client if a column names it."""
+    def _read_labels_and_clients(self, source: Source, splits: Sequence[str]) -> Arrays:
+        """Reads all columns but the inputs; the vocabulary is that of inputs without words."""
         columns = [column for column in (self.label_column, self.client_column) if column is not None]
         table = source.join_splits(columns, splits) if columns else {}
-        if self.label_column is None:
-            count = sum(source.size(split) for split in splits)
-            no_names = np.array([], np.str_)
-            arrays = {"labels": np.zeros(count, np.int64), "num_labels": np.array(0), "label_names": no_names}
-        else:
-            values, names = table[self.label_column], source.label_names(self.label_column)
-            if source.is_text and names is None and all(isinstance(value, str) for value in values):
-                values = read_text(np.array(values)).tolist()
-            arrays = self._classes_or_numbers(values, names)
+        read: tuple[np.ndarray, int, tuple[str, ...]] = np.zeros(sum(map(source.size, splits)), np.int64), 0, ()
+        if self.label_column is not None:
+            read = self._labels(source, self.label_column, table[self.label_column])
+        labels, num_labels, names = read
+        arrays = {
+            "labels": labels,
+            "num_labels": np.array(num_labels),
+            "label_names": np.array(names, np.str_),
+            "num_train": np.array(source.size(splits[0])),
+            "vocabulary": np.array(0),
+            "words": np.array(""),
+        }
         if self.client_column is not None:
             what = f"client column {self.client_column!r}"
             arrays["owner"], arrays["names"] = number_clients(table[self.client_column], what)
         return arrays
 
-    def _classes_or_numbers(self, values: Sequence[Any], names: Sequence[str] | None) -> Arrays:
-        """Converts labels to int64 classes `[N]`, float32 numbers `[N]`, or several labels per example `[N, L]`."""
-        column = str(self.label_column)
-        what = f"label column {column!r}"
+    def _labels(self, source: Source, column: str, values: Sequence[Any]) -> tuple[np.ndarray, int, tuple[str, ...]]:
+        """Converts labels to int64 classes `[N]`, float32 numbers `[N]`, or several labels per example `[N, L]`.
+
+        Returns:
+            the labels, the number of classes (0 if they are not classes), and the labels' names.
+        """
+        what, names = f"label column {column!r}", source.label_names(column)
+        if source.is_text and names is None and all(isinstance(value, str) for value in values):
+            values = read_text(np.array(values)).tolist()
         if any(isinstance(value, list) for value in values):
             table, words = several_labels(values, what, names, self.num_labels)
-            return {"labels": table, "num_labels": np.array(0), "label_names": np.array(words, np.str_)}
+            return table, 0, words
         if self.num_labels == 0:
-            numbers = matrix([[np.asarray(values)]], what)[:, 0].astype(np.float32)
-            return {"labels": numbers, "num_labels": np.array(0), "label_names": np.array([], np.str_)}
-        labels, words = labels_of(values, what, "give num_labels: 0 if the labels are numbers to predict")
-        names = words if names is None else names
-        known = self.num_labels or len(names) or label_space(labels, what)
-        return {
-            "labels": require_in_range(labels, known, column),
-            "num_labels": np.array(known),
-            "label_names": np.array(pad_names(names, known), np.str_),
-        }
+            return matrix([[np.asarray(values)]], what)[:, 0].astype(np.float32), 0, ()
+        return classes_of(values, what, self.num_labels, names)
 
 
 def token_ids(texts: Sequence[str | None], num_train: int, options: TextOptions, what: str) -> Arrays:

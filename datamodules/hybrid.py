@@ -110,30 +110,20 @@ def _require_alike(first: Examples, other: Examples, where: str) -> None:
     facts = _facts_of(first)
     for name, value in _facts_of(other).items():
         unnamed = name == "columns" and not (value and facts[name])
-        if not unnamed and not _equal(facts[name], value):
-            raise InputError(
-                f"{name} of parts[0]: {_describe(facts[name])}; of {where}: {_describe(value)}; make them equal"
-            )
+        if not unnamed and facts[name] != value:
+            mine, others = (str(one)[:60] for one in (facts[name], value))
+            raise InputError(f"{name} of parts[0]: {mine}; of {where}: {others}; make them equal")
     first.require_same_labels(other, where)
 
 
 def _facts_of(examples: Examples) -> dict[str, Any]:
-    """Returns what must be equal in all parts."""
+    """Returns what must be equal in all parts, as values that `==` compares."""
+    numbers = {name: getattr(examples, name) for name in ("scale", "offset", "vocabulary", "embeddings")}
     return {
-        **{name: getattr(examples, name) for name in ("scale", "offset", "vocabulary", "embeddings")},
+        **{name: one.tolist() if isinstance(one, Tensor) else one for name, one in numbers.items()},
         "dtype of inputs": examples.inputs.dtype,
         "shape of inputs": examples.input_shape,
         "columns": examples.input_names,
         "labels": examples.labels_in_words,
         "words of token ids": examples.words,
     }
-
-
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    return not isinstance(one, Tensor) and not isinstance(other, Tensor) and bool(one == other)
-
-
-def _describe(value: Any) -> str:
-    return f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else str(value)

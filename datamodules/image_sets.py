@@ -65,7 +65,7 @@ class ImageSet(PooledDataModule, ABC):
         Returns:
             int64 `[N]`, 0 to `num_labels - 1`; -1 leaves the image out.
         """
-        return require_in_range(labels, self.num_labels, self.label_column)
+        return require_in_range(labels, self.num_labels, f"label column {self.label_column!r}")
 
     def pool(self) -> Pool:
         source = find(self.source, self.revision, names=[self.client_column] if self.client_column else [])
@@ -182,11 +182,9 @@ class EMNISTLetters(ImageSet):
         super().__init__(source, **options)
 
     def relabel(self, labels: np.ndarray, names: Sequence[str] | None) -> np.ndarray:
-        if labels.max(initial=0) != 26:
-            return require_in_range(labels, 26, self.label_column)
-        if labels.min() == 0:
+        if labels.max(initial=0) == 26 and labels.min() == 0:
             raise InputError(f"{self.source} holds labels 0 and 26, but there are 26 letters; give another source")
-        return require_in_range(labels, 27, self.label_column) - 1
+        return super().relabel(labels - 1 if labels.max(initial=0) == 26 else labels, names)
 
 
 def _own_source(kind: type) -> list[str]:

@@ -15,7 +15,6 @@ from lit_cfl.errors import InputError, Notice
 
 if TYPE_CHECKING:
     import pyarrow
-    from PIL.Image import Image
 
 Mode = Literal["L", "RGB"]
 Pixels = Literal["unit", "centred", "standardised", "standardised_pooled"]
@@ -52,40 +51,29 @@ def decode(
         raise InputError("there are no images; give a source with at least one row")
     height, width = first.shape[:2]
     channels = 3 if mode == "RGB" or first.ndim == 3 else 1
-    images = np.full((count, channels, height + 2 * pad, width + 2 * pad), background, dtype=np.uint8)
-    inner = images[:, :, pad : pad + height, pad : pad + width]
-    deep = first.dtype == np.uint16
-    held = np.empty((count, 1, height, width), dtype=np.uint16) if deep else inner
+    images = np.empty((count, channels, height, width), first.dtype)
     for row, pixels in enumerate(chain([first], opened)):
-        _require_alike(row, pixels, first)
-        held[row] = pixels if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-    if deep:
-        _scale_to_bytes(held, into=inner)
-    return images
+        if (pixels.dtype, pixels.shape) != (first.dtype, first.shape):
+            mine, others = (f"{one.dtype} {list(one.shape)}" for one in (pixels, first))
+            raise InputError(
+                f"image {row} is {mine}, image 0 is {others}; make them equal in the source, or read them by HFDataset "
+                "with images.mode and images.size"
+            )
+        images[row] = pixels if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    images = _scale_to_bytes(images) if images.dtype == np.uint16 else images
+    sides = (pad, pad)
+    return np.pad(images, ((0, 0), (0, 0), sides, sides), constant_values=background) if pad else images
 
 
-def _require_alike(row: int, pixels: np.ndarray, first: np.ndarray) -> None:
-    if pixels.dtype != first.dtype:
-        bits = [8 * array.dtype.itemsize for array in (pixels, first)]
-        raise InputError(f"image {row} has {bits[0]} bits, image 0 has {bits[1]}; make them equal in the source")
-    if pixels.shape != first.shape:
-        modes = ["L" if array.ndim == 2 else "RGB" for array in (pixels, first)]
-        sizes = [f"{array.shape[0]} x {array.shape[1]}" for array in (pixels, first)]
-        raise InputError(
-            f"image {row} is {modes[0]} {sizes[0]}, image 0 is {modes[1]} {sizes[1]}; make them equal in the source, "
-            f"or read them by HFDataset with images.mode: {modes[1]} and images.size: [{first.shape[0]}, "
-            f"{first.shape[1]}]"
-        )
-
-
-def _scale_to_bytes(images: np.ndarray, into: np.ndarray) -> None:
+def _scale_to_bytes(images: np.ndarray) -> np.ndarray:
     """Scales uint16 images `[N, ...]` to uint8, so that the largest value of their bit depth becomes 255."""
     bits = max(8, int(images.max()).bit_length())
-    for start in range(0, len(images), 1000):
-        block = images[start : start + 1000].astype(np.float32)
-        into[start : start + 1000] = np.rint(block * (255 / (2**bits - 1)))
     if bits > 8:
         warnings.warn(Notice(f"images of {bits} bits are scaled to 8: {2**bits - 1} becomes 255"), stacklevel=3)
+    scaled = np.empty(images.shape, np.uint8)
+    for image, into in zip(images, scaled, strict=True):  # one by one, as floats take much memory
+        into[...] = np.rint(image.astype(np.float32) * (255 / (2**bits - 1)))
+    return scaled
 
 
 def pixels_in(numbers: np.ndarray) -> np.ndarray | None:
@@ -164,12 +152,25 @@ def _decode_one(
     row: int, data: bytes | None, mode: Mode | None, size: Sequence[int] | None, background: int
 ) -> np.ndarray:
     """Decodes one image: uint8 `[height, width]` or `[height, width, 3]`; uint16 for grey of more than 8 bits."""
-    from PIL import Image
+    from PIL import Image, ImageOps
 
-    image = _open(row, data)
+    if data is None:
+        raise InputError(f"there is no image in row {row} (from 0); fix the data or drop the row")
+    try:
+        image: Image.Image = Image.open(BytesIO(data))
+        image.load()
+        ImageOps.exif_transpose(image, in_place=True)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise InputError(f"image {row} cannot be decoded ({error}); fix the data or drop the row") from error
     is_deep = image.mode[0] in "IF"
     if is_deep:  # Image.convert would clip them at 255
-        image = _grey_of_16_bits(row, image)
+        pixels = np.asarray(image)
+        if image.mode == "F" or pixels.min() < 0 or pixels.max() > 0xFFFF:
+            raise InputError(
+                f"image {row} holds {pixels.dtype} ({pixels.min():.6g} to {pixels.max():.6g}), which bytes cannot "
+                "hold; scale it to 8 or 16 bits in the source, or give the pixels as floats to ArrayData"
+            )
+        image = Image.fromarray(pixels.astype(np.float32))
     elif mode is None and image.mode not in ("L", "RGB"):
         raise InputError(
             f"image {row} has the mode {image.mode}; convert it in the source, or read it by HFDataset with "
@@ -182,31 +183,3 @@ def _decode_one(
     image = image if mode is None or is_deep else image.convert(mode)
     image = image if size is None else image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
     return np.rint(np.asarray(image)).astype(np.uint16) if is_deep else np.asarray(image)
-
-
-def _open(row: int, data: bytes | None) -> "Image":
-    """Loads an image and rotates it according to its EXIF orientation."""
-    from PIL import Image, ImageOps
-
-    if data is None:
-        raise InputError(f"there is no image in row {row} (from 0); fix the data or drop the row")
-    try:
-        image: Image.Image = Image.open(BytesIO(data))
-        image.load()
-        ImageOps.exif_transpose(image, in_place=True)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise InputError(f"image {row} cannot be decoded ({error}); fix the data or drop the row") from error
-    return image
-
-
-def _grey_of_16_bits(row: int, image: "Image") -> "Image":
-    """Returns a grey image as one of floats from 0 to 65535. Raises InputError for pixels that bytes cannot hold."""
-    from PIL import Image
-
-    pixels = np.asarray(image)
-    if image.mode == "F" or pixels.min() < 0 or pixels.max() > 0xFFFF:
-        raise InputError(
-            f"image {row} holds {pixels.dtype} ({pixels.min():.6g} to {pixels.max():.6g}), which bytes cannot hold; "
-            "scale it to 8 or 16 bits in the source, or give the pixels as floats to ArrayData"
-        )
-    return Image.fromarray(pixels.astype(np.float32))

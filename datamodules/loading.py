@@ -17,10 +17,6 @@ _NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EAC
 _SUBSETS = re.compile(r"(?:Config name is missing|BuilderConfig .* not found).*?(\[.*?\])", re.DOTALL)
 
 
-class ScriptError(Exception):
-    """Raised when a data set is a Python script, which `datasets` 4 and later no longer run."""
-
-
 def load(
     place: Path | str,
     subset: str | None,
@@ -41,8 +37,7 @@ def load(
         features: Types of the columns; None = those that `datasets` finds.
 
     Raises:
-        ScriptError: the data set is a script.
-        InputError: the data set cannot be loaded for any other reason.
+        InputError: the data set cannot be loaded.
     """
     import datasets
     import pyarrow
@@ -54,8 +49,6 @@ def load(
                 options["cache_dir"] = f"{datasets.config.HF_DATASETS_CACHE}/lit-cfl-{content}"
             return datasets.load_dataset(str(place), subset, revision=revision, **options)
         except Exception as error:  # `datasets` raises nearly anything, some of it from pyarrow and the network
-            if "scripts are no longer supported" in str(error):
-                raise ScriptError(str(error)) from error
             raise InputError(_explain(error, place, fetch)) from error
         finally:
             pyarrow.default_memory_pool().release_unused()  # otherwise pyarrow keeps the largest block of each file
@@ -93,11 +86,13 @@ def how_to_fetch(source: str, revision: str | None) -> str:
     )
 
 
-def _explain(error: BaseException, place: Path | str, fetch: str) -> str:
+def _explain(error: Exception, place: Path | str, fetch: str) -> str:
     """Returns a message for three causes: no subset is chosen, the cache cannot be written, and all others."""
     import datasets
 
-    causes = list(_causes(error))
+    causes: list[BaseException] = [error]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
+        causes.append(cause)
     for cause in causes:
         if subsets := _SUBSETS.search(str(cause)):
             return f"{place} has several subsets: set data.subset to one of {subsets[1]}"
@@ -107,19 +102,7 @@ def _explain(error: BaseException, place: Path | str, fetch: str) -> str:
                 f"the cache of Hugging Face data sets, {datasets.config.HF_DATASETS_CACHE}, cannot be written "
                 f"({cause.strerror}); free some disk space there, or set HF_HOME to another folder"
             )
-    first, last = (_first_line(one) for one in (error, causes[-1]))
+    first, last = ((str(one).strip() or type(one).__name__).partition("\n")[0] for one in (error, causes[-1]))
     if isinstance(place, str):
         return f"{place} is not a folder here, and cannot be loaded from the Hugging Face Hub ({first}); {fetch}"
-    if isinstance(error, FileNotFoundError):
-        return f"the folder {place} holds no data files; put the Parquet files there, such as train-*.parquet"
-    return f"{place} cannot be loaded ({last}); is the copy complete, and text in UTF-8? Fix it, or fetch it again"
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).split("\n")[0]
+    return f"{place} cannot be loaded ({last}); give a folder of complete Parquet files, or of text in UTF-8"

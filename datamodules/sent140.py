@@ -19,6 +19,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.storage.given_paths import expand_home
 
 NEGATIVE, NEUTRAL, POSITIVE = 0, 2, 4  # polarity, in the column `sentiment`
+_PARQUET_COPY = "refs/convert/parquet"
 
 
 class Sent140(PooledDataModule):
@@ -30,7 +31,8 @@ class Sent140(PooledDataModule):
 
     Args:
         source: Hub id, or a local folder in the same format (columns text, user, sentiment: 0 negative, 4 positive).
-        revision: Branch, tag or commit of the Hub copy; `refs/convert/parquet` if that copy is a script.
+        revision: Branch, tag or commit of the Hub copy; null = the Parquet copy that the Hub makes (the source's own
+            files are a script, which `datasets` no longer runs).
         length: Tokens kept of each tweet, 1 or more; shorter tweets are padded.
         padding: Padding at the `front` (FlexCFL) or at the `end` (FedProx, FedGroup).
         embeddings: Text file of GloVe vectors, such as glove.6B.300d.txt; it may be in `glove/` of LITCFL_DATA. Nets
@@ -62,7 +64,7 @@ class Sent140(PooledDataModule):
         self.embeddings, self.max_words = None if embeddings is None else expand_home(embeddings), max_words
 
     def pool(self) -> Pool:
-        source = find(self.source, self.revision, script_revision="refs/convert/parquet", names=["user"])
+        source = find(self.source, self.revision or _PARQUET_COPY, names=["user"])
         self.commit = source.commit
         embeddings = None if self.embeddings is None else glove.locate(self.embeddings)
         known = str(self.max_words) if embeddings is None else glove.fingerprint(embeddings)
@@ -75,7 +77,12 @@ class Sent140(PooledDataModule):
 
     def _read(self, source: Source, embeddings: Path | None) -> Arrays:
         table = source.table("train", ["text", "user", "sentiment"])
-        polarity = _polarities(labels_of(table["sentiment"], "label column 'sentiment'")[0])
+        polarity = labels_of(table["sentiment"], "label column 'sentiment'")[0]
+        if len(wrong := np.flatnonzero(~np.isin(polarity, [NEGATIVE, NEUTRAL, POSITIVE]))):
+            raise InputError(
+                f"column 'sentiment' holds {polarity[wrong[0]]} in row {wrong[0]} (from 0); it must be 0 (negative), "
+                "2 (neutral) or 4 (positive)"
+            )
         owned = [bool(text and user) for text, user in zip(table["text"], table["user"], strict=True)]
         kept = np.flatnonzero(owned & (polarity != NEUTRAL))
         if not len(kept):
@@ -95,14 +102,3 @@ class Sent140(PooledDataModule):
             vocabulary, arrays["embeddings"] = glove.with_vectors(vocabulary, embeddings)
         tokens = vocabulary.encode(texts, self.length, self.padding)
         return arrays | vocabulary.arrays | {"tokens": tokens}
-
-
-def _polarities(polarity: np.ndarray) -> np.ndarray:
-    """Returns the polarities, int64 `[N]`, unchanged. Raises InputError for a value that is not a polarity."""
-    wrong = np.flatnonzero(~np.isin(polarity, [NEGATIVE, NEUTRAL, POSITIVE]))
-    if len(wrong):
-        raise InputError(
-            f"column 'sentiment' holds {polarity[wrong[0]]} in row {wrong[0]} (from 0); it must be 0 (negative), "
-            "2 (neutral) or 4 (positive)"
-        )
-    return polarity

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from lit_cfl.datamodules.images import files_in
-from lit_cfl.datamodules.loading import ScriptError, how_to_fetch, load
+from lit_cfl.datamodules.loading import how_to_fetch, load
 from lit_cfl.errors import InputError, suggest
 from lit_cfl.storage.given_paths import expand_home
 
@@ -24,17 +24,12 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
 Kind = Literal["image", "text", "numbers"]
-_PATH = re.compile(r"\S+\.(png|jpe?g|bmp|gif|tiff?|webp|npy|wav|mp3|flac|mp4)", re.IGNORECASE)
 _TABLES = (".csv", ".json", ".jsonl", ".parquet")
 _HUB_ID = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
 
 
 def find(
-    source: str | Path,
-    revision: str | None = None,
-    script_revision: str | None = None,
-    subset: str | None = None,
-    names: Sequence[str] = (),
+    source: str | Path, revision: str | None = None, subset: str | None = None, names: Sequence[str] = ()
 ) -> "Source":
     """Finds a data set by its Hub id or folder, without loading it.
 
@@ -42,28 +37,26 @@ def find(
         source: Local folder, or an id on the Hub (`owner/name`). If the environment variable LITCFL_DATA=DIR is set,
             every id stands for the folder `DIR/<name>`.
         revision: Branch, tag or commit of the Hub copy; a local folder has none.
-        script_revision: Revision to use instead of `revision` if the Hub copy is a script.
         subset: Name of the subset, if the data set has several.
         names: Columns that hold names, which stay as they are written in a text file.
 
     Raises:
         InputError: there is no such folder, and the name is not an id.
     """
-    source, options = str(source), (revision, script_revision, subset, tuple(names))
+    source, options = str(source), (revision, subset, tuple(names))
     if source and expand_home(source).is_dir():
         return Source(source, expand_home(source), *options)
-    if Path(source).is_file() or Path(source).suffix in _TABLES:
+    if Path(source).is_file() or Path(source).suffix in _TABLES or not _HUB_ID.fullmatch(source):
         raise InputError(
-            f"source {source!r} is a file; give a folder that holds only this file, named train{Path(source).suffix}"
+            f"source {source!r} is neither a folder nor an id of the Hub, such as ylecun/mnist; put a single file into "
+            "a folder, under the name train"
         )
-    if not _HUB_ID.fullmatch(source):
-        raise InputError(f"source {source!r} is neither a folder nor an id of the Hub, such as ylecun/mnist")
     local = os.environ.get("LITCFL_DATA")
     if not local:
         return Source(source, None, *options)
     folder = expand_home(local) / source.rpartition("/")[2]
     if not folder.is_dir():
-        fetch = how_to_fetch(source, revision or script_revision)
+        fetch = how_to_fetch(source, revision)
         raise InputError(f"LITCFL_DATA is {local}, but there is no folder {folder} for {source}; {fetch}")
     return Source(source, folder, *options)
 
@@ -75,13 +68,12 @@ class Source:
     Args:
         name: Name given by the user.
         folder: Local folder; None: on the Hub.
-        revision, script_revision, subset, names: See `find`.
+        revision, subset, names: See `find`.
     """
 
     name: str
     folder: Path | None
     revision: str | None = None
-    script_revision: str | None = None
     subset: str | None = None
     names: tuple[str, ...] = ()
 
@@ -103,16 +95,6 @@ class Source:
 
     def has(self, split: str) -> bool:
         return split in self._splits
-
-    @property
-    def splits(self) -> list[str]:
-        """Names of the splits."""
-        return list(self._splits)
-
-    @property
-    def columns(self) -> list[str]:
-        """Names of the columns."""
-        return list(self._features([]))
 
     def label_names(self, column: str) -> list[str] | None:
         """Names of the class labels 0, 1, ...; None if the column contains plain values.
@@ -150,15 +132,6 @@ class Source:
             held = f"structs of {', '.join(feature)}" if isinstance(feature, dict) else type(feature).__name__
             raise InputError(f"column {column!r} of {self.name} holds {held}; give one of images, text or numbers")
         return "text" if dtype in ("string", "large_string") else "numbers"
-
-    def require_text(self, column: str, split: str) -> None:
-        """Raises InputError if the strings of a column are file paths."""
-        texts = self._split(split).select(range(min(100, self.size(split))))[column]
-        if len(texts) and all(isinstance(text, str) and _PATH.fullmatch(text) for text in texts):
-            raise InputError(
-                f"column {column!r} of {self.name} holds paths of files, such as {texts[0]!r}; save it as images by "
-                "dataset.cast_column(NAME, datasets.Image()), or set data.kind to text if these are texts"
-            )
 
     @property
     def is_text(self) -> bool:
@@ -215,23 +188,11 @@ class Source:
 
     @cached_property
     def _splits(self) -> "DatasetDict":
-        try:
-            return self._load(self.revision)
-        except ScriptError as error:
-            if self.folder is None and self.script_revision is not None:
-                return self._load(self.script_revision)
-            fetch = how_to_fetch(self.name, "refs/convert/parquet")
-            raise InputError(
-                f"{self.folder or self.name} is a script, which `datasets` no longer runs; "
-                f"give revision: refs/convert/parquet, or {fetch}"
-            ) from error
-
-    def _load(self, revision: str | None) -> "DatasetDict":
         import datasets
 
-        fetch = how_to_fetch(self.name, revision or self.script_revision)
         content = None if self.folder is None else self.fingerprint
-        options = self.folder or self.name, self.subset, revision, fetch, content
+        fetch = how_to_fetch(self.name, self.revision)
+        options = self.folder or self.name, self.subset, self.revision, fetch, content
         splits = load(*options)
         features = next(iter(splits.values())).features
         read = {name: features[name] for name in self.names if isinstance(features.get(name), datasets.Value)}
@@ -251,9 +212,6 @@ class Source:
         for column in columns:
             if column not in features:
                 hint = suggest(column, features, 0.7)
-                other = next((mark for mark in (";", "\t", "|") if mark in next(iter(features), "")), None)
-                if other is not None:
-                    hint = f", since its columns are separated by {other!r}: save it with commas"
                 raise InputError(f"{self.name} has no column {column!r}{hint}; it has {', '.join(features)}")
         return features
 

@@ -68,26 +68,18 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
         arrays |= {role: read_text(arrays[role]) for role in ("y", "cluster") if role in arrays}
     if labels and arrays["y"].dtype.kind not in "iufb":
         arrays["y"] = _numbers_to_predict(sheet, labels[0], comma, arrays["y"])
-    clients = table[found["client"]] if "client" in found else None
-    if clients is not None and "cluster" in found:
-        _require_one_cluster(sheet, clients, table[found["cluster"]])
-    _note_ids(path, numbers, clients)
+    _note_ids(path, numbers, table[found["client"]] if "client" in found else None)
     return {"x": numbers.to_numpy(np.float32), "input_names": np.array(inputs.columns, dtype=str), **arrays}
 
 
 def _names_of_roles(columns: Mapping[str, str | None]) -> dict[str, str]:
     """Returns the column of each role. Raises InputError for an unknown role, or two roles of one column."""
-    if unknown := [role for role in columns if role not in ROLES]:
-        raise InputError(
-            f"columns has {unknown[0]!r}{suggest(unknown[0], ROLES, 0.7)}; it takes {', '.join(ROLES)}, each with the "
-            "name of its column, such as {y: NAME, client: NAME}; all other columns are inputs"
-        )
     names = {role: name for role in ROLES if (name := columns.get(role, role)) is not None}
-    for name in names.values():
-        if len(roles := [role for role, other in names.items() if other == name]) > 1:
-            raise InputError(
-                f"columns gives {name!r} as {' and '.join(roles)}; give each its own column, or leave one out"
-            )
+    if not columns.keys() <= {*ROLES} or len(set(names.values())) < len(names):
+        raise InputError(
+            f"columns is {dict(columns)}; it takes {', '.join(ROLES)}, each with the name of a column of its own, such "
+            "as {y: NAME, client: NAME}; all other columns are inputs"
+        )
     return names
 
 
@@ -150,19 +142,7 @@ def _read(path: Path, roles: Sequence[str]) -> _Sheet:
             sheet = _Sheet(path, table, separator, is_text=True)
     except FileNotFoundError as error:
         raise InputError(describe_missing(path, "file")) from error
-    except ImportError as error:
-        raise InputError(
-            f"{path} needs the package openpyxl: pip install openpyxl, or save the table as CSV"
-        ) from error
-    except pandas.errors.EmptyDataError as error:
-        raise InputError(f"{path} is empty; write a table into it whose first row names its columns") from error
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        csv.Error,
-        BadZipFile,
-    ) as error:  # those of pandas and pyarrow are ValueErrors
+    except (OSError, ValueError, KeyError, ImportError, csv.Error, BadZipFile) as error:  # pandas' own are ValueErrors
         if isinstance(error, pandas.errors.ParserError):
             _require_no_more_cells(path, separator, header)
         reason = str(error).partition("\n")[0]
@@ -251,30 +231,18 @@ def _numbers_to_predict(sheet: _Sheet, labels: "Series", comma: str, words: np.n
     return numbers.to_numpy(float) if fractions.any() and numbers.notna().all() else words
 
 
-def _require_one_cluster(sheet: _Sheet, clients: "Series", clusters: "Series") -> None:
-    """Raises InputError for the first row whose true cluster is not that of its client's first row."""
-    first = clusters.groupby(clients).transform("first")
-    differs = clusters != first
-    if differs.any():
-        row = int(differs.to_numpy().argmax())
-        rule = f"client {clients.iloc[row]!r} has {first.iloc[row]!r} before: a client has only one true cluster"
-        sheet.require_good(differs.to_frame(), f"{rule}; correct it, or leave cluster out of columns")
-
-
 def _note_ids(path: Path, inputs: "DataFrame", clients: "Series | None") -> None:
     """Warns of input columns by which a net could tell rows or clients apart, or that may be the true clusters."""
-    whole = [name for name in inputs if inputs[name].dtype.kind in "iu"]
+    whole = [name for name in inputs if inputs[name].dtype.kind in "iu" and inputs[name].nunique() > 1]
     ids = [name for name in whole if len(inputs) > 20 and inputs[name].is_unique]
     of_clients = []
-    if clients is not None and whole:
-        groups, ends = inputs[whole].groupby(clients.to_numpy()), inputs[whole].agg(["min", "max"])
-        equal = (groups.min() == groups.max()).all() & (ends.loc["min"] != ends.loc["max"])
-        of_clients = [name for name in whole if equal[name] and name not in ids]
-    for names, what in ((ids, "a different whole number in each row"), (of_clients, "one number for each client")):
-        if names:
-            warnings.warn(
-                f"{path}: the inputs include {', '.join(map(repr, names))}, {what}; if that is an id or the true "
-                "cluster, leave it out, or name it: columns: {cluster: NAME}",
-                Notice,
-                stacklevel=3,
-            )
+    if clients is not None:
+        groups = [inputs[name].groupby(clients.to_numpy()) for name in whole]
+        of_clients = [name for name, group in zip(whole, groups, strict=True) if (group.nunique() == 1).all()]
+    if named := list(dict.fromkeys([*ids, *of_clients])):
+        warnings.warn(
+            f"{path}: the inputs include {', '.join(map(repr, named))}, a different whole number for each row, or one "
+            "for each client; if that is an id or the true cluster, leave it out, or name it: columns: {cluster: NAME}",
+            Notice,
+            stacklevel=3,
+        )

@@ -112,7 +112,14 @@ class PartitionWithTestRule(Partition):
         require_trained(of_train, of_test)
         train = self._check_shares(of_train, num_labels, rng)
         clusters = self.clusters(train, num_labels)
-        found = _from_test_part(test, label_counts(train, labels, num_labels), clusters, of_test, rng)
+        counts = label_counts(train, labels, num_labels)
+        if test == "alike":
+            found = divide_in_proportion(counts, of_test, rng)
+        elif test == "shared":
+            found = find_same_labels(counts, clusters, of_test)
+        else:
+            starts = torch.zeros(len(train), dtype=torch.int64)
+            found = ClientIndex(torch.arange(len(of_test)), starts, torch.full_like(starts, len(of_test)))
         return self._division(train, replace(found, values=found.values + pool.num_train), clusters)
 
     def _division(self, train: ClientIndex, test: ClientIndex, clusters: Tensor) -> Division:
@@ -123,26 +130,6 @@ class PartitionWithTestRule(Partition):
         shares = self.shares(labels, num_labels, rng)
         require_partition(shares, len(labels))
         return shares
-
-
-def _from_test_part(
-    rule: str, counts: Tensor, clusters: Tensor, labels: Tensor, rng: np.random.Generator
-) -> ClientIndex:
-    """Selects each client's test examples from the source's test part by a rule; returns positions in that part.
-
-    Args:
-        rule: `alike`, `shared` or `everything`, as in `PartitionWithTestRule`.
-        counts: Training examples of each label per client, int64 `[clients, labels]`.
-        clusters: True cluster of each client, int64 `[clients]`, -1 = none.
-        labels: Labels of the test part, int64 `[n]`.
-        rng: Generator of the division under `alike`.
-    """
-    if rule == "alike":
-        return divide_in_proportion(counts, labels, rng)
-    if rule == "shared":
-        return find_same_labels(counts, clusters, labels)
-    starts = torch.zeros(len(counts), dtype=torch.int64)
-    return ClientIndex(torch.arange(len(labels)), starts, torch.full_like(starts, len(labels)))
 
 
 def split_each(

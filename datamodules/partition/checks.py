@@ -1,13 +1,10 @@
 """Checks of the data before a partition, and of the partition itself."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor
 
 from lit_cfl.data import ClientIndex
-from lit_cfl.errors import InputError, join_ids
+from lit_cfl.errors import InputError
 
 
 def require_share(name: str, share: float, of: str = "") -> None:
@@ -33,20 +30,12 @@ def require_partition(index: ClientIndex, num_examples: int) -> None:
         num_examples: N; numbers are 0 to N - 1.
     """
     entries = index.entries
-    outside = entries[(entries < 0) | (entries >= num_examples)]
-    if len(outside):
-        raise InputError(
-            f"the partition assigns example {int(outside[0])} to a client, but examples are 0 to {num_examples - 1}; "
-            "use only these"
-        )
+    if len(outside := entries[(entries < 0) | (entries >= num_examples)]):
+        raise InputError(f"the partition assigns example {int(outside[0])}, but examples are 0 to {num_examples - 1}")
     counts = torch.bincount(entries, minlength=num_examples)
     if (counts > 1).any():
-        raise InputError(
-            f"the partition assigns example {int(counts.argmax())} to clients {int(counts.max())} times; use each "
-            "example once"
-        )
-    empty = (index.sizes == 0).nonzero().flatten()
-    if len(empty):
+        raise InputError(f"the partition assigns example {int(counts.argmax())} several times; use each example once")
+    if len(empty := (index.sizes == 0).nonzero().flatten()):
         raise InputError(
             f"{len(empty)} of {len(index)} clients have no example (client {int(empty[0])} is the first); "
             "give fewer clients"
@@ -77,26 +66,9 @@ def require_labels(rule: str, labels: Tensor, num_labels: int, least: int) -> Te
         least: Minimum number of examples of each label.
     """
     counts = torch.bincount(labels, minlength=num_labels)
-    if len(counts) > num_labels:
+    if len(counts) > num_labels or int(counts.min()) < least:
         raise InputError(
-            f"{rule} is a rule for the labels 0 to {num_labels - 1}, but there is a label {len(counts) - 1}; take data "
-            f"with {num_labels} labels or another partition"
-        )
-    if int(counts.min()) < least:
-        raise InputError(
-            f"{rule} needs {least} examples of each label, and label {int(counts.argmin())} has {int(counts.min())}; "
-            "take more data or another partition"
+            f"{rule} needs the labels 0 to {num_labels - 1} with {least} examples of each, but there are "
+            f"{counts.tolist()[:20]} of them; take other data or another partition"
         )
     return counts
-
-
-@contextmanager
-def labels_by_name(names: Sequence[str]) -> Iterator[None]:
-    """Adds the labels' names to an InputError about labels raised in the block, if a name differs from its number."""
-    try:
-        yield
-    except InputError as error:
-        if "label" not in str(error) or list(names) == [str(number) for number in range(len(names))]:
-            raise
-        listed = join_ids([f"{number} is {name!r}" for number, name in enumerate(names)])
-        raise InputError(f"{error} (by name, label {listed})") from error

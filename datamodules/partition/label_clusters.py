@@ -39,13 +39,11 @@ class LabelGroups(PartitionWithTestRule):
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
         groups = self.groups
         named = sorted(label for group in groups for label in group)
-        if len(set(named)) < len(named):
-            raise InputError(f"groups {groups} name a label twice; each may be in one group only")
-        missing = sorted(set(labels.unique().tolist()) - set(named))
-        if missing:
-            raise InputError(f"labels {missing} of the data are in none of the groups {groups}; add them to one")
-        if named and not 0 <= named[0] <= named[-1] < num_labels:
-            raise InputError(f"groups {groups} name labels that are not among 0 to {num_labels - 1}")
+        if len(set(named)) < len(named) or not set(labels.unique().tolist()) <= set(named) <= set(range(num_labels)):
+            raise InputError(
+                f"groups are {groups}, but each label of the data must be in exactly one group; the labels are 0 to "
+                f"{num_labels - 1}"
+            )
         lists = []
         for group in groups:
             mine = torch.isin(labels, torch.tensor(group)).nonzero().flatten()
@@ -101,26 +99,18 @@ class DominantClass(PartitionWithTestRule):
 
     def _size(self, there: Tensor, members: Tensor) -> int:
         """Finds a possible number of examples per client, or raises InputError. Arguments as in `count_taken`."""
-        if int((there > 0).sum()) < 2:
-            raise InputError("DominantClass needs data with 2 or more labels, but all have the same; take other data")
-        lacking = (there[: len(members)] == 0).nonzero().flatten().tolist()
-        if self.beta and lacking:
+        if int((there > 0).sum()) < 2 or (self.beta and not there[: len(members)].all()):
             raise InputError(
-                f"no example has label {lacking[0]}, but cluster {lacking[0]} needs examples with it; number the "
-                "labels from 0 without gaps, or give fewer clusters"
+                f"DominantClass needs 2 or more labels, and examples with each label of 0 to {len(members) - 1}, but "
+                f"their numbers are {there.tolist()}; number the labels from 0 without gaps, or give fewer clusters"
             )
         most = find_max_size(there, members, self.beta)
         size = most if self.examples_per_client is None else self.examples_per_client
-        if size < 1 or not fits(there, members, self.beta, size):
+        if size < 1 or not fits(there, members, self.beta, size) or (self.beta and not round(self.beta * size)):
             raise InputError(
                 f"{self.num_clients} clients cannot have {size} examples each, with a share of {self.beta} of the "
-                f"cluster's label; at most {most} each are possible: change examples_per_client, the number of "
-                "clients or beta"
-            )
-        if self.beta and not round(self.beta * size):
-            raise InputError(
-                f"a share of {self.beta} of {size} examples rounds to none, so no client would have its cluster's "
-                "label; give more examples_per_client, fewer clients or a larger beta"
+                f"cluster's label, 1 or more; at most {most} each are possible: change examples_per_client, the number "
+                "of clients or beta"
             )
         return size
 

@@ -85,11 +85,10 @@ class InnerDirichlet(PartitionWithTestRule):
 
     def _given_sizes(self, num_examples: int) -> Tensor:
         given = list(self.sizes or [])
-        if len(given) != self.num_clients or any(size < 1 for size in given):
-            raise InputError(f"sizes is {given}; give 1 or more for each of the {self.num_clients} clients")
-        if sum(given) > num_examples:
+        if len(given) != self.num_clients or any(size < 1 for size in given) or sum(given) > num_examples:
             raise InputError(
-                f"sizes sum to {sum(given)} examples, but there are only {num_examples}; give smaller sizes"
+                f"sizes is {given}; give 1 or more for each of the {self.num_clients} clients, and at most "
+                f"{num_examples} together, the number of examples"
             )
         return torch.tensor(given)
 
@@ -123,13 +122,9 @@ class ClassesPerClient(PartitionWithTestRule):
         there, wanted = torch.bincount(labels, minlength=num_labels), has.sum(0)
         if (there < wanted).any():
             label = int((there < wanted).nonzero()[0])
-            remedy = (
-                "give fewer clients"
-                if there[label]
-                else "number the labels from 0 without gaps, or use another partition"
-            )
             raise InputError(
-                f"label {label} has {int(there[label])} examples for {int(wanted[label])} clients; {remedy}"
+                f"label {label} has {int(there[label])} examples for {int(wanted[label])} clients; give fewer clients, "
+                "or number the labels from 0 without gaps"
             )
         return divide_in_proportion(has, labels, rng)
 

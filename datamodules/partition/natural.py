@@ -1,7 +1,6 @@
 """Natural partition: one client per writer or user in the data set."""
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from lit_cfl.data import ClientIndex, Division
 from lit_cfl.datamodules.partition.base import Partition, Pool, split_each
-from lit_cfl.errors import InputError, Notice, join_ids
+from lit_cfl.errors import InputError, Notice
 from lit_cfl.options import FROM_1, PART, bounded
 
 
@@ -48,30 +47,11 @@ class Natural(Partition):
         if isinstance(share, float | int):
             train, test = by_owner(pool.owner, len(pool.owner))
         clients = draw_owners(train.sizes, test.sizes, self.min_examples, self.max_clients, rng)
-        self._note_left_out(train.sizes, test.sizes, pool.names)
         train, test = train.select(clients).pack(), test.select(clients).pack()
         if isinstance(share, float | int):
             train, test = split_each(train, float(share), rng)
         names = tuple(np.array(pool.names)[clients.numpy()].tolist()) if pool.names else ()
         return Division(train, test, torch.full((len(clients),), -1), self.skew, names)
-
-    def _note_left_out(self, train: Tensor, test: Tensor, names: Sequence[str]) -> None:
-        """Warns of owners that are left out.
-
-        Args:
-            train, test: Training and test examples of each owner, int64 `[owners]`.
-            names: Names of the owners; empty = none.
-        """
-        sizes = train + test
-        small = (sizes > 0) & (sizes < self.min_examples)
-        untrained = (train == 0) & (test > 0) & ~small
-        reasons = {f"min_examples {self.min_examples}": small, "a lack of training examples": untrained}
-        for reason, lost in reasons.items():
-            if lost.any():
-                owners = lost.nonzero().flatten().tolist()
-                named = f" ({join_ids([repr(names[one]) for one in owners])})" if names else ""
-                count = f"{len(owners)} of {int((sizes > 0).sum())} clients"
-                warnings.warn(f"{reason} leaves out {count}{named}", Notice, stacklevel=2)
 
 
 def by_owner(owner: Tensor, num_train: int) -> tuple[ClientIndex, ClientIndex]:
@@ -91,16 +71,27 @@ def draw_owners(
 ) -> Tensor:
     """Draws the owners that become clients; returns their numbers in ascending order, int64 `[clients]`.
 
+    Warns of owners that are left out because they have too few examples.
+
     Args:
         train, test: Training and test examples of every owner, int64 `[owners]`.
 
     Raises:
         InputError: no owner has enough examples.
     """
-    clients = ((train > 0) & (train + test >= min_examples)).nonzero().flatten()
+    sizes = train + test
+    clients = ((train > 0) & (sizes >= min_examples)).nonzero().flatten()
     if not len(clients):
-        most = int((train + test)[train > 0].max()) if train.any() else 0
+        most = int(sizes[train > 0].max()) if train.any() else 0
         raise InputError(f"no client has {min_examples} examples, the largest has {most}; lower min_examples")
+    owners = int((sizes > 0).sum())
+    if len(clients) < owners:
+        warnings.warn(
+            f"{owners - len(clients)} of {owners} clients have fewer than {min_examples} examples (min_examples) or "
+            "none for training, and are left out",
+            Notice,
+            stacklevel=3,
+        )
     if max_clients is not None and max_clients < len(clients):
         clients = torch.from_numpy(rng.permutation(clients.numpy())[:max_clients]).sort().values
     return clients

@@ -10,7 +10,6 @@ Where this differs from the released code of FedProx:
 * a client that should get more images of a letter than there are gets all of them (that code mixes up labels then).
 """
 
-import warnings
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,7 +21,7 @@ from lit_cfl.data import ClientIndex, Division
 from lit_cfl.datamodules.partition.base import Partition, Pool, shuffle_lists
 from lit_cfl.datamodules.partition.checks import require_labels
 from lit_cfl.datamodules.partition.labels import consecutive_starts, cyclic_labels, join_pieces
-from lit_cfl.errors import InputError, Notice
+from lit_cfl.errors import InputError
 from lit_cfl.options import FROM_1, Bounds, bounded
 
 NUM_LABELS = 10  # of each of these data sets
@@ -131,15 +130,6 @@ class FedProxFEMNIST(Partition):
         sizes = torch.from_numpy(numbers)[:, None].expand_as(which)
         of_label = shuffle_lists(ClientIndex.from_owners(pool.labels, NUM_LABELS), rng).first(LETTER_IMAGES)
         there = of_label.sizes[which]
-        short = int((sizes > there).any(1).sum())
-        if self.sharing and short:
-            warnings.warn(
-                f"{short} of {self.num_clients} clients should have more images of a letter than exist "
-                f"({of_label.sizes.tolist()} of the letters a to j); they get all of them, so they are smaller than "
-                "drawn",
-                Notice,
-                stacklevel=2,
-            )
         if self.sharing:
             starts, sizes = torch.zeros_like(which), sizes.minimum(there)
         else:

@@ -1,6 +1,5 @@
 """Label drift: from a given round on, some clients see different labels for the same inputs."""
 
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -11,7 +10,7 @@ from torch import Tensor
 from lit_cfl.data import ClientIndex, Examples, FederatedData, View
 from lit_cfl.data.shift import Shift, ShiftContext, ShiftLog
 from lit_cfl.datamodules.skew import shift_labels
-from lit_cfl.errors import InputError, Notice
+from lit_cfl.errors import InputError
 from lit_cfl.keyed_random import draw_keyed_uniform
 from lit_cfl.options import FROM_0, SHARE, bounded
 
@@ -62,13 +61,6 @@ class LabelDrift(Shift):
         if at.round < self.start:
             return data, None
         drifts = draw_drifting(data.num_clients, self.share, at.rng("who", round=0))
-        if self.share and not drifts.any():
-            warnings.warn(
-                f"LabelDrift: a share of {self.share} of {data.num_clients} clients rounds to none; give more than "
-                f"{0.5 / data.num_clients:.3g}",
-                Notice,
-                stacklevel=2,
-            )
         clients, degree = (drifts & self.find_drifting(data, at)).nonzero().flatten(), self.degree(at.round)
         lists: dict[str, Any] = {}
         changed = torch.zeros_like(clients)

@@ -1,6 +1,5 @@
 """Training data that are released gradually over the rounds."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -12,7 +11,7 @@ from torch import Tensor
 from lit_cfl.data import ClientIndex, FederatedData
 from lit_cfl.data.shift import Shift, ShiftContext, ShiftLog
 from lit_cfl.datamodules.partition.base import shuffle_lists
-from lit_cfl.errors import InputError, Notice
+from lit_cfl.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -34,13 +33,13 @@ class Incremental(Shift):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.rounds) != len(self.shares) or not self.rounds:
-            raise InputError(f"rounds {self.rounds} and shares {self.shares} must have the same length, 1 or more")
-        if self.rounds[0] < 0 or any(later <= sooner for sooner, later in pairwise(self.rounds)):
-            raise InputError(f"the rounds of releases are {self.rounds}; give them in ascending order, from 0")
-        steps = pairwise((0, *self.shares))
-        if not all(less < more <= 1 for less, more in steps):
-            raise InputError(f"the shares of releases are {self.shares}; give them in ascending order, above 0 to 1")
+        rounds, shares = pairwise((-1, *self.rounds)), pairwise((0, *self.shares))
+        ascending = all(sooner < later for sooner, later in rounds) and all(less < more <= 1 for less, more in shares)
+        if len(self.rounds) != len(self.shares) or not self.rounds or not ascending:
+            raise InputError(
+                f"rounds are {self.rounds}, shares {self.shares}; give both in ascending order, one share for each "
+                "round: rounds from 0, shares above 0 to 1"
+            )
 
     def step(self, data: FederatedData, at: ShiftContext) -> tuple[FederatedData, ShiftLog | None]:
         if at.round not in self.rounds:
@@ -49,13 +48,6 @@ class Incremental(Shift):
         clients = at.participants
         withheld = ClientIndex.empty(data.num_clients) if data.withheld is None else data.withheld
         present = data.train.select(clients)
-        if number == 0 and not len(clients):
-            warnings.warn(
-                f"Incremental withholds nothing: before round {at.round + 1} no client has a model (participants: "
-                "warm); give participants: all, or rounds that begin later",
-                Notice,
-                stacklevel=2,
-            )
         if number == 0:
             present = shuffle_lists(present, at.rng("order"))
         else:

@@ -1,7 +1,7 @@
 """Checks the data that data modules return, for all clients at once."""
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,16 +11,10 @@ from torch import Tensor
 from lit_cfl.data.examples import Examples
 from lit_cfl.data.federated import Division, FederatedData
 from lit_cfl.data.index import ClientIndex
-from lit_cfl.errors import InputError, Notice, count_noun, join_ids
+from lit_cfl.errors import InputError, Notice, count_noun, join_ids, prefix_errors
 
 _BLOCK = 2**24  # numbers that are checked at a time
 _LARGE_INPUT = 10  # root mean square above which SGD with a rate of 0.1 is unstable on a linear net
-
-
-def _refuse(who: str, faults: Iterable[str]) -> None:
-    """Raises InputError for the first fault; `who` is the name of the class that gave the data."""
-    for fault in faults:
-        raise InputError(f"{who}: {fault}")
 
 
 def require_examples(examples: object, who: str) -> None:
@@ -36,77 +30,59 @@ def require_examples(examples: object, who: str) -> None:
     if not isinstance(examples, Examples):
         kind = type(examples).__name__
         raise InputError(f"{who}: load returns a {kind}; return Examples(inputs, labels, num_labels)")
-    _refuse(who, _find_faults_of_examples(examples))
-    labels = examples.labels
-    if examples.label_kind == "classes" and bool((labels == labels[0]).all()):
-        warnings.warn(
-            f"{who}: all examples have the label {examples.label_name(int(labels[0]))}: a net that always "
-            "predicts it has an accuracy of 1",
-            Notice,
-            stacklevel=3,
-        )
+    with prefix_errors(who):
+        _require_labels(examples)
+        _require_inputs(examples)
 
 
-def _find_faults_of_examples(examples: Examples) -> Iterator[str]:
-    inputs, labels = examples.inputs, examples.labels
+def _require_labels(examples: Examples) -> None:
+    inputs, labels, size = examples.inputs, examples.labels, examples.num_labels
     if len(inputs) != len(labels) or labels.ndim not in (1, 2) or not len(examples):
-        yield (
+        raise InputError(
             f"inputs have shape {tuple(inputs.shape)}, labels have shape {tuple(labels.shape)}; give [N, ...] and [N] "
             "with N at least 1 (for several labels per example: [N, L])"
         )
-    yield from _find_faults_of_inputs(examples)
     if examples.label_kind == "multi-label":
-        yield from _find_faults_of_several(labels, "labels")
+        require_several(labels)
     elif examples.label_kind == "numbers":
         if not (good := labels.isfinite()).all():
-            yield f"example {int(good.int().argmin())} has no finite label; drop the example"
-    else:
-        yield from _find_faults_of_classes(labels, examples.num_labels)
+            raise InputError(f"example {int(good.int().argmin())} has no finite label; drop the example")
+    elif labels.dtype != torch.int64:
+        raise InputError(f"labels have dtype {labels.dtype}; give classes as int64")
+    elif len(wrong := ((labels < 0) | (labels >= max(1, size))).nonzero().flatten()):
+        raise InputError(
+            f"example {int(wrong[0])} has label {int(labels[wrong[0]])}, but num_labels is {size}: give classes "
+            "from 0 to num_labels - 1, floats if they are numbers to predict, or zeros if there are no labels"
+        )
 
 
-def _find_faults_of_inputs(examples: Examples) -> Iterator[str]:
+def _require_inputs(examples: Examples) -> None:
     inputs, size = examples.inputs, examples.vocabulary
     if inputs.is_floating_point():
         for start, block in _blocks(inputs):
             if not (good := block.isfinite().flatten(1).all(1)).all():
                 first = start + int(good.int().argmin())
-                yield f"example {first} has NaN or infinite inputs; replace these values, or drop the example"
+                raise InputError(f"example {first} has NaN or infinite inputs; replace them, or drop the example")
     elif inputs.dtype not in (torch.uint8, torch.int32, torch.int64):
-        yield f"inputs have dtype {inputs.dtype}; give floats, uint8, int32 or int64"
-    elif size:
-        for end in map(int, inputs.aminmax()):
-            if not 0 <= end < size:
-                yield f"inputs hold the token id {end}, but vocabulary is {size}; give ids of 0 to {size - 1}"
+        raise InputError(f"inputs have dtype {inputs.dtype}; give floats, uint8, int32 or int64")
+    elif size and not 0 <= int(inputs.min()) <= int(inputs.max()) < size:
+        low, high = map(int, inputs.aminmax())
+        raise InputError(f"inputs hold token ids from {low} to {high}, but vocabulary is {size}; give 0 to {size - 1}")
     if examples.embeddings is not None and (rows := len(examples.embeddings)) != size:
-        yield f"embeddings has {rows} rows, but vocabulary is {size}; give one row per token id"
+        raise InputError(f"embeddings has {rows} rows, but vocabulary is {size}; give one row per token id")
 
 
-def _find_faults_of_classes(labels: Tensor, size: int) -> Iterator[str]:
-    if labels.dtype != torch.int64:
-        yield f"labels have dtype {labels.dtype}; give classes as int64"
-    wrong = ((labels < 0) | (labels >= max(1, size))).nonzero().flatten()
-    if len(wrong):
-        remedy = "give the number of classes, floats if they are numbers to predict, or zeros if there are no labels"
-        remedy = f"classes are 0 to {size - 1}; relabel them" if size else remedy
-        yield f"example {int(wrong[0])} has label {int(labels[wrong[0]])}, but num_labels is {size}: {remedy}"
-
-
-def require_several(labels: Tensor, what: str) -> None:
+def require_several(labels: Tensor, what: str = "labels") -> None:
     """Raises InputError unless multi-label targets `[N, L]` are bool, or floats from 0 to 1."""
-    for fault in _find_faults_of_several(labels, what):
-        raise InputError(fault)
-
-
-def _find_faults_of_several(labels: Tensor, what: str) -> Iterator[str]:
     if labels.dtype == torch.bool:
         return
     if not labels.is_floating_point():
-        yield f"{what} have dtype {labels.dtype} and shape {tuple(labels.shape)}; give bool or floats"
+        raise InputError(f"{what} have dtype {labels.dtype} and shape {tuple(labels.shape)}; give bool or floats")
     good = (labels >= 0) & (labels <= 1)  # False for NaN
     if not good.all():
         row, column = (int(place) for place in (~good).nonzero()[0])
         found = f"{float(labels[row, column]):g} in row {row}, column {column}"
-        yield f"{what} hold {found}; give multi-label values between 0 and 1"
+        raise InputError(f"{what} hold {found}; give multi-label values between 0 and 1")
 
 
 def _blocks(inputs: Tensor) -> Iterator[tuple[int, Tensor]]:
@@ -118,8 +94,7 @@ def _blocks(inputs: Tensor) -> Iterator[tuple[int, Tensor]]:
 def warn_of_large_inputs(examples: Examples) -> None:
     """Warns of inputs, and of labels to predict, whose numbers are so large that nets train badly on them.
 
-    In a table `[N, columns]` each column counts, otherwise all inputs together. Integers that may be token ids are left
-    to `mark_tokens`, unless they are images.
+    Integers that may be token ids are left to `mark_tokens`, unless they are images.
 
     Args:
         examples: Examples that a data module has loaded.
@@ -127,61 +102,33 @@ def warn_of_large_inputs(examples: Examples) -> None:
     if examples.inputs.ndim == 4 or not examples.num_tokens:
         warn_of_large_numbers(examples)
     if examples.label_kind == "numbers" and examples.labels.numel():
-        size = float(examples.labels.double().square().mean().sqrt())
-        if size > _LARGE_INPUT:
-            low, high = map(float, examples.labels.aminmax())
-            warnings.warn(
-                f"the labels are large numbers (root mean square {size:.3g}; from {low:.5g} to {high:.5g}), from which "
-                "training by squared errors often diverges; standardise them: subtract their mean, divide by their "
-                "standard deviation",
-                Notice,
-                stacklevel=3,
-            )
+        _note_if_large("the labels", float(examples.labels.double().square().mean().sqrt()))
 
 
 def warn_of_large_numbers(examples: Examples) -> None:
-    """Warns of large inputs as `warn_of_large_inputs` does, including integers that the net reads as numbers."""
+    """Warns of large inputs, including integers that the net reads as numbers; in a table, each column counts."""
     inputs, scale = examples.inputs, examples.scale
     is_plain = not isinstance(scale, Tensor) and isinstance(examples.offset, float | int) and examples.offset == 0
     if inputs.ndim < 2 or inputs.dtype == torch.uint8 or examples.vocabulary or not is_plain:
         return
-    if inputs.ndim == 2:
-        text = _describe_large_columns(examples)
-    else:
-        text = _describe_large_whole(inputs, float(scale))
-    if text:
-        warnings.warn(text, Notice, stacklevel=4)
+    sizes = float(scale) * _root_mean_square(inputs)
+    if inputs.ndim > 2:
+        _note_if_large("the images" if inputs.ndim == 4 else "the inputs", float(sizes.square().mean().sqrt()))
+        return
+    names = examples.input_names or range(len(sizes))
+    large = [repr(name) for name, size in zip(names, sizes.tolist(), strict=True) if size > _LARGE_INPUT]
+    _note_if_large(f"input column{'s' * (len(large) > 1)} {join_ids(large)}", float(sizes.max()))
 
 
-def _describe_large_columns(examples: Examples) -> str:
-    sizes = float(examples.scale) * _root_mean_square(examples.inputs)  # [columns]
-    names = examples.input_names
-    large = (sizes > _LARGE_INPUT).nonzero().flatten().tolist()
-    if not large:
-        return ""
-    named = [repr(names[column]) if names else str(column) for column in large]
-    shown = ", ".join(named[:5]) + (f" and {len(named) - 5} more" if len(named) > 5 else "")
-    largest = max(large, key=lambda column: float(sizes[column]))
-    low, high = (float(examples.scale) * float(end) for end in examples.inputs[:, largest].aminmax())
-    return (
-        f"input column{'s' * (len(large) > 1)} {shown}: large numbers (root mean square up to "
-        f"{float(sizes[largest]):.3g}; {named[large.index(largest)]} ranges from {low:.5g} to {high:.5g}), on which "
-        "most nets train badly; standardise each column: subtract its mean, divide by its standard deviation (for a "
-        "table of new clients, use those of the run's own table)"
-    )
-
-
-def _describe_large_whole(inputs: Tensor, scale: float) -> str:
-    most = scale * max(abs(float(end)) for end in inputs.aminmax())
-    size = scale * float(_root_mean_square(inputs).square().mean().sqrt())
-    if size <= _LARGE_INPUT and (inputs.is_floating_point() or most <= 255):
-        return ""
-    what = "images" if inputs.ndim == 4 else "inputs"
-    return (
-        f"the {what} are {'floats' if inputs.is_floating_point() else 'integers'} up to {most:.4g} (root mean square "
-        f"{size:.3g}), on which most nets train badly; only bytes (uint8) are scaled automatically, so multiply them "
-        f"by {scale / most:.3g} (ArrayData: scale: {scale / most:.3g})"
-    )
+def _note_if_large(what: str, size: float) -> None:
+    if size > _LARGE_INPUT:
+        warnings.warn(
+            f"{what}: large numbers (root mean square {size:.3g}), on which most nets train badly; standardise them: "
+            "subtract the mean, divide by the standard deviation (of each column; new clients need the same numbers), "
+            "or give ArrayData a scale",
+            Notice,
+            stacklevel=4,
+        )
 
 
 def _root_mean_square(inputs: Tensor) -> Tensor:
@@ -207,39 +154,37 @@ def require_division(division: object, examples: Examples, who: str) -> None:
     if not isinstance(division, Division):
         kind = type(division).__name__
         raise InputError(f"{who}: divide returns a {kind}; return Division(train, test, true_clusters)")
-    _refuse(who, _find_faults_of_division(division))
+    with prefix_errors(who):
+        _require_parts(division)
     train, test = (_check_lists(getattr(division, name), examples, f"{who}: {name}") for name in ("train", "test"))
     for name, lists in {"train": train, "test": test}.items():
         _warn_of_repeats(lists, len(examples) * len(examples.views), f"{who}: {name}")
     _warn_of_overlap(division.train, test, len(examples), who)
 
 
-def _find_faults_of_division(division: Division) -> Iterator[str]:
+def _require_parts(division: Division) -> None:
     clients, truth = len(division.train), division.true_clusters
     if not clients:
-        yield "divide returns no clients; return at least one"
+        raise InputError("divide returns no clients; return at least one")
     if len(division.test) != clients:
         others = len(division.test)
-        yield f"train has lists for {clients} clients, but test for {others}; give both a list for each client"
+        raise InputError(
+            f"train has lists for {clients} clients, but test for {others}; give both a list for each client"
+        )
     if truth.dtype != torch.int64 or truth.shape != (clients,):
         found = f"dtype {truth.dtype} and shape {tuple(truth.shape)}"
-        yield f"true_clusters has {found}; give int64 [{clients}], one for each client"
+        raise InputError(f"true_clusters has {found}; give int64 [{clients}], one for each client")
     if (truth < -1).any():
-        yield f"true_clusters holds {int(truth.min())}; give numbers from 0, and -1 if unknown"
+        raise InputError(f"true_clusters holds {int(truth.min())}; give numbers from 0, and -1 if unknown")
     if len(division.names) not in (0, clients):
-        yield f"names has {len(division.names)} names for {clients} clients; give one for each, or none"
+        raise InputError(f"names has {len(division.names)} names for {clients} clients; give one for each, or none")
     if division.skew not in ("feature", "label", "other"):
-        yield f"skew is {division.skew!r}; give feature, label or other"
+        raise InputError(f"skew is {division.skew!r}; give feature, label or other")
 
 
 @dataclass(frozen=True, eq=False)
 class _Lists:
-    """The distinct lists of all clients: shared lists occur once.
-
-    Args:
-        index: Index of the lists.
-        which: List of each client, int64 `[clients]`.
-    """
+    """The distinct lists of all clients: shared lists occur once; `which` is the list of each client, `[clients]`."""
 
     index: ClientIndex
     which: Tensor
@@ -262,14 +207,11 @@ def require_shifted(before: FederatedData, data: FederatedData, clients: Tensor,
     """
     number, lists = before.num_clients, {"train": data.train, "validation": data.validation, "test": data.test}
     counts = {"true clusters": len(data.true_clusters), **{f"{name} lists": len(one) for name, one in lists.items()}}
-    _refuse(
-        who,
-        (
-            f"step returns {what} of {count} clients, but there are {number}; return one for each client"
-            for what, count in counts.items()
-            if count != number
-        ),
-    )
+    for what, count in counts.items():
+        if count != number:
+            raise InputError(
+                f"{who}: step returns {what} of {count} clients, but there are {number}; return one for each"
+            )
     for name, one in lists.items():
         _check_lists(one.select(clients), data.examples, f"{who}: {name}", clients)
 
@@ -318,13 +260,8 @@ def _warn_of_repeats(lists: _Lists, most: int, what: str) -> None:
     twice = torch.from_numpy(keys[1:][keys[1:] == keys[:-1]])
     if not len(twice):
         return
-    clients = lists.clients_of(twice // most)
-    has = "has" if len(clients) == 1 else "have"
-    warnings.warn(
-        f"{what}: {count_noun(len(clients), 'client')} {has} an example more than once ({join_ids(clients)}; such as "
-        f"example {int(twice[0]) % most}), and each repeat counts",
-        Notice,
-        stacklevel=4,
+    _note_clients(
+        what, lists.clients_of(twice // most), "with repeated examples, and each repeat counts", int(twice[0]) % most
     )
 
 
@@ -341,10 +278,12 @@ def _warn_of_overlap(train: ClientIndex, test: _Lists, num_examples: int, who: s
     if not both.any():
         return
     clients = owners[both].unique().tolist()
-    are = "is" if len(clients) == 1 else "are"
+    _note_clients(who, clients, "tested on training examples, so the scores are too good", int(trained[asked[both][0]]))
+
+
+def _note_clients(who: str, clients: Sequence[int], text: str, example: int) -> None:
     warnings.warn(
-        f"{who}: {count_noun(len(clients), 'client')} {are} tested on examples that they also train on "
-        f"({join_ids(clients)}; such as example {int(trained[asked[both][0]])}), so their scores are too good",
+        f"{who}: {count_noun(len(clients), 'client')} {text} ({join_ids(clients)}; such as example {example})",
         Notice,
-        stacklevel=4,
+        stacklevel=5,
     )

@@ -17,7 +17,7 @@ from torch import Tensor
 from lit_cfl.data.augment import Augment, AugmentFunction
 from lit_cfl.data.image_transforms import blur_images, rotate_images
 from lit_cfl.devices import send
-from lit_cfl.errors import InputError, count_noun
+from lit_cfl.errors import InputError
 from lit_cfl.keyed_random import draw_keyed_normal
 
 LabelKind = Literal["classes", "multi-label", "numbers", "none"]
@@ -164,19 +164,15 @@ class Examples:
         for name in ("inputs", "labels"):  # a gradient beyond the examples would join all mini-batches
             if getattr(self, name).requires_grad:
                 object.__setattr__(self, name, getattr(self, name).detach())
-        if self.labels.ndim > 1 and self.num_labels:
-            raise InputError(
-                f"labels have shape {tuple(self.labels.shape)} and num_labels is {self.num_labels}; give classes [N], "
-                "or several labels per example with num_labels=0"
-            )
         several = self.labels.ndim > 1
-        if self.label_names and len(self.label_names) != (self.labels.shape[1] if several else self.num_labels):
-            there = f"each example has {self.num_outputs} labels" if several else f"num_labels is {self.num_labels}"
-            raise InputError(f"label_names has {len(self.label_names)} names, but {there}; give one for each")
-        if self.labels.is_floating_point() and self.num_labels:
+        if self.num_labels and (several or self.labels.is_floating_point()):
             raise InputError(
-                f"labels have dtype {self.labels.dtype} and num_labels is {self.num_labels}; give classes as int64, "
-                "or num_labels=0 if the labels are numbers to predict"
+                f"labels have dtype {self.labels.dtype} and shape {tuple(self.labels.shape)}, and num_labels is "
+                f"{self.num_labels}; give classes as int64 [N], or num_labels=0 for numbers and for several labels"
+            )
+        if self.label_names and len(self.label_names) != (self.labels.shape[1] if several else self.num_labels):
+            raise InputError(
+                f"label_names has {len(self.label_names)} names for {self.labels_in_words}; give one for each"
             )
         if isinstance(self.augment, Augment):
             self.augment.require_images(self.input_shape, bool(self.vocabulary))
@@ -195,9 +191,7 @@ class Examples:
             )
         if view.colour and len(view.colour) != shape[0]:
             raise InputError(
-                f"a colour has {len(view.colour)} factors, but images of shape {tuple(shape)} have "
-                f"{count_noun(shape[0], 'channel')}; give one for each channel (grey images can be repeated into three "
-                "channels)"
+                f"a colour has {len(view.colour)} factors for images of shape {tuple(shape)}; give one for each channel"
             )
         if view.quarter_turns % 2 and shape[-1] != shape[-2]:
             raise InputError(f"images of {tuple(shape)} are not square; rotate them by 0 and 180 degrees only")

@@ -7,7 +7,7 @@ from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 
-from lit_cfl.errors import InputError, suggest
+from lit_cfl.errors import InputError
 
 
 def read_npz(
@@ -30,25 +30,16 @@ def read_npz(
         if path.is_file() and not is_zipfile(path):
             raise BadZipFile("not a zip archive")
         with np.load(path, allow_pickle=False) as file:
-            missing = [name for name in required if name not in file.files]
-            if missing:
-                hint = suggest(missing[0], file.files, 0.7)
-                raise InputError(
-                    f"{path} has no array {missing[0]!r}{hint}; it holds {', '.join(file.files) or 'none'}"
-                )
+            if missing := [name for name in required if name not in file.files]:
+                raise InputError(f"{path} has no array {missing[0]!r}; it holds {', '.join(file.files) or 'none'}")
             read = [name for name in file.files if names is None or name in names]
-            foreign = [name for name in file.files if name not in read]
-            if no_others and names is not None and foreign:
-                hint = suggest(foreign[0], names, 0.7)
-                raise InputError(
-                    f"{path} holds the array {foreign[0]!r}{hint}, but only {', '.join(names)} are read; rename it, or "
-                    "leave it out"
-                )
+            if no_others and len(read) < len(file.files):
+                raise InputError(f"{path} holds {', '.join(file.files)}; leave out all but {', '.join(names or ())}")
             return {name: file[name] for name in read}
+    except InputError:
+        raise
     except MemoryError as error:
         raise InputError(f"{path} is damaged, or too large for the memory of this machine ({error})") from error
     except (BadZipFile, zlib.error, EOFError, ValueError, TypeError, NotImplementedError, RuntimeError) as error:
-        if isinstance(error, InputError):
-            raise
         reason = str(error).partition(" when allow_pickle")[0].partition("\n")[0] or type(error).__name__
         raise InputError(f"{path} is damaged, is not a .npz file, or holds objects ({reason})") from error

@@ -91,11 +91,8 @@ def read_about(path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    try:
-        lists = [TRUTH if name == _LISTED_TRUTH else name for name in LIST_ARRAYS]
-        arrays = read_npz(path, ("about", "names", "newcomers", *lists), no_others=True)
-    except InputError as error:
-        raise InputError(f"{error}: not a partition file, or a damaged one; give one that a run saved") from error
+    lists = [TRUTH if name == _LISTED_TRUTH else name for name in LIST_ARRAYS]
+    arrays = read_npz(path, ("about", "names", "newcomers", *lists), ("about", TRUTH), no_others=True)
     return arrays | {_LISTED_TRUTH: arrays.pop(TRUTH)}
 
 
@@ -104,16 +101,13 @@ def _require_made_for(path: Path, about: Mapping[str, Any], examples: Examples) 
         raise InputError(
             f"{path} has format {about['format']}, but this version reads {FORMAT}; make the partition again"
         )
-    if about["data"] != examples.fingerprint:
-        raise InputError(
-            f"{path} was made for other data (fingerprint {about['data']}, these have {examples.fingerprint}); "
-            "give the data options that it was made with"
-        )
-    if about["views"] != _views(examples):
-        raise InputError(
-            f"{path} was made for another skew or shift ({len(about['views'])} views per example; these data have "
-            f"{len(examples.views)}, or different ones); give the data options that it was made with"
-        )
+    found = {"data": examples.fingerprint, "views": _views(examples)}
+    for name, what in {"data": "other data", "views": "another skew or shift"}.items():
+        if about[name] != found[name]:
+            raise InputError(
+                f"{path} was made for {what} (data {about['data']}, these are {examples.fingerprint}); give the data "
+                "options that it was made with"
+            )
 
 
 def _build_data(arrays: Mapping[str, np.ndarray], about: Mapping[str, Any], examples: Examples) -> FederatedData:

@@ -11,7 +11,6 @@ import torch
 from quadratic import ids
 
 from lit_cfl.data import ClientIndex, Division, Examples, FederatedData, View
-from lit_cfl.data.checks import require_examples
 from lit_cfl.data.shift import Shift, ShiftContext, ShiftLog, apply_shifts
 from lit_cfl.datamodules import FederatedDataModule
 from lit_cfl.errors import InputError, Notice
@@ -114,11 +113,17 @@ def test_what_nobody_holds_may_be_anything():
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (lists(train1=[10, 11, 10]), "Own: train: 1 client has an example more than once (1; such as example 10)"),
-        (lists(test4=[48, 48]), "Own: test: 1 client has an example more than once (4; such as example 48)"),
+        (
+            lists(train1=[10, 11, 10]),
+            "Own: train: 1 client with repeated examples, and each repeat counts (1; such as example 10)",
+        ),
+        (
+            lists(test4=[48, 48]),
+            "Own: test: 1 client with repeated examples, and each repeat counts (4; such as example 48)",
+        ),
         (
             lists(train1=[10, 18]),
-            "Own: 1 client is tested on examples that they also train on (1; such as example 18)",
+            "Own: 1 client tested on training examples, so the scores are too good (1; such as example 18)",
         ),
     ],
 )
@@ -128,8 +133,8 @@ def test_repeats_and_overlaps_in_a_client_are_noted(change: Callable[[Division],
 
 
 def test_clients_may_share_examples():
-    assert notes(Own(change=lists(train1=[0, 1, 2], test2=[0, 1], train0=[9, 2]))) == ["Own: 1 client is tested on "
-        "examples that they also train on (0; such as example 9), so their scores are too good"]  # fmt: skip
+    assert notes(Own(change=lists(train1=[0, 1, 2], test2=[0, 1], train0=[9, 2]))) == ["Own: 1 client tested on "
+        "training examples, so the scores are too good (0; such as example 9)"]  # fmt: skip
 
 
 def test_image_under_another_view_overlaps_but_does_not_repeat():
@@ -145,8 +150,12 @@ def test_shared_test_lists_are_looked_at_once_and_name_their_clients():
         return replace(lists(train3=[30, 2])(division), test=few)  # clients 3 and 0 have the same list
 
     first, second = notes(Own(change=shared))
-    assert first.startswith("Own: test: 1 client has an example more than once (4; such as example 59)")
-    assert second.startswith("Own: 2 clients are tested on examples that they also train on (0, 3; such as example 2)")
+    assert first.startswith(
+        "Own: test: 1 client with repeated examples, and each repeat counts (4; such as example 59)"
+    )
+    assert second.startswith(
+        "Own: 2 clients tested on training examples, so the scores are too good (0, 3; such as example 2)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,17 +166,17 @@ def test_shared_test_lists_are_looked_at_once_and_name_their_clients():
         ({"inputs": torch.zeros(60, 2, dtype=torch.int16)}, "inputs have dtype torch.int16"),
         ({"inputs": torch.zeros(60, 2, dtype=torch.bool)}, "inputs have dtype torch.bool"),
         ({"inputs": torch.zeros(50, 2)}, r"inputs have shape \(50, 2\), labels have shape \(60,\)"),
-        ({"labels": torch.zeros(60, 1, dtype=torch.int64)}, r"labels have shape \(60, 1\)"),
+        ({"labels": torch.zeros(60, 1, dtype=torch.int64)}, r"labels have dtype torch.int64 and shape \(60, 1\)"),
         ({"labels": torch.zeros(60, dtype=torch.int32)}, "labels have dtype torch.int32"),
         ({"labels": torch.arange(60)}, "example 3 has label 3, but num_labels is 3"),
-        ({"labels": torch.arange(60) % 3 - 1}, "example 0 has label -1, but num_labels is 3: classes are 0 to 2"),
-        ({"labels": torch.arange(60), "num_labels": 0}, "example 1 has label 1, but num_labels is 0: give the number"),
+        ({"labels": torch.arange(60) % 3 - 1}, "example 0 has label -1, but num_labels is 3: give classes from 0"),
+        ({"labels": torch.arange(60), "num_labels": 0}, "example 1 has label 1, but num_labels is 0: give classes"),
         ({"labels": torch.full((60,), torch.nan), "num_labels": 0}, "example 0 has no finite label"),
         (
             {"inputs": torch.full((60, 2), 9), "vocabulary": 9},
-            "inputs hold the token id 9, but vocabulary is 9; give ids of 0 to 8",
+            "inputs hold token ids from 9 to 9, but vocabulary is 9; give 0 to 8",
         ),
-        ({"inputs": torch.full((60, 2), -1), "vocabulary": 9}, "inputs hold the token id -1"),
+        ({"inputs": torch.full((60, 2), -1), "vocabulary": 9}, "inputs hold token ids from -1 to -1"),
         (
             {"inputs": torch.zeros(60, 2).int(), "vocabulary": 9, "embeddings": torch.zeros(8, 3)},
             "embeddings has 8 rows, but vocabulary is 9",
@@ -187,7 +196,7 @@ def test_what_load_returns_has_to_be_examples():
 
 
 def test_names_are_as_many_as_labels():
-    with pytest.raises(InputError, match="label_names has 2 names, but num_labels is 3; give one for each"):
+    with pytest.raises(InputError, match="label_names has 2 names for 3 labels; give one for each"):
         pool(label_names=("cat", "dog"))
     assert [pool(label_names=("cat", "1", "2")).label_name(label) for label in (0, 1)] == ["0 ('cat')", "1"]
     assert pool().label_name(1) == "1"
@@ -235,12 +244,3 @@ def test_shift_that_fits_is_taken():
 def test_shift_that_does_not_fit_is_refused(shift: Shift, expected: str):
     with pytest.raises(InputError, match=expected):
         apply_shifts(Own().federated(0), [shift], 0, 0, torch.arange(6))
-
-
-def test_labels_that_are_all_one_are_noted():
-    with pytest.warns(Notice, match="Made: all examples have the label 2: a net that always predicts it"):
-        require_examples(pool(labels=torch.full((60,), 2)), "Made")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        require_examples(pool(), "Made")
-        require_examples(pool(labels=torch.zeros(60), num_labels=0), "Made")  # labels are numbers to predict

@@ -55,5 +55,5 @@ def test_batches_have_the_size_asked_for():
 
 @pytest.mark.parametrize("shift", ["SwapAll", ["SwapAll"], None, SwapAll, 3, [SwapAll(), None]])
 def test_a_shift_of_another_type_is_refused(shift: Any):
-    with pytest.raises(InputError, match=r"^shift is .*; give a shift, such as SwapAll"):
+    with pytest.raises(InputError, match=r"^shift holds .*; give an object of Shift, or a list of them"):
         Digits(shift=shift)

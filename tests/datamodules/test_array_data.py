@@ -99,11 +99,11 @@ def test_vocabulary_makes_them_token_ids(dtype: type):
         ({"vocabulary": 30}, "vocabulary is 30, so x holds token ids, but it has dtype torch.float64"),
         (
             {"vocabulary": 9, "x": np.arange(24).reshape(12, 2)},
-            "inputs hold the token id 23, but vocabulary is 9; give ids of 0 to 8",
+            "inputs hold token ids from 0 to 23, but vocabulary is 9; give 0 to 8",
         ),
         (
             {"vocabulary": 9, "x": np.zeros((12, 2), int) - 1},
-            "inputs hold the token id -1, but vocabulary is 9; give ids of 0 to 8",
+            "inputs hold token ids from -1 to -1, but vocabulary is 9; give 0 to 8",
         ),
         ({"vocabulary": 9, "x": np.zeros((12, 2), int), "scale": 0.5}, "and scale is 0.5; give integers without scale"),
     ],
@@ -122,7 +122,7 @@ def test_integers_may_be_negative_scaled_or_bools():
 def test_scale_of_images_of_large_integers_is_asked_for():
     x = np.full((12, 1, 4, 4), 4000, np.uint16)
     with pytest.warns(
-        Notice, match=r"images are integers up to 4000 .* multiply them by 0.00025 \(ArrayData: scale: 0.00025\)"
+        Notice, match=r"the images: large numbers \(root mean square 4e\+03\), .* or give ArrayData a scale"
     ):
         assert ArrayData(**given(x=x)).load().batch(ids(0))[0].unique().tolist() == [4000.0]
     assert ArrayData(**given(x=x), scale=0.00025).load().batch(ids(0))[0].unique().tolist() == [1.0]
@@ -134,11 +134,7 @@ def test_images_of_0_to_255_are_noted_unless_they_are_bytes(dtype: type):
     with pytest.warns(Notice) as notices:
         inputs = ArrayData(**given(x=x.astype(dtype))).load().batch(ids(0))[0]
     (note,) = (str(notice.message) for notice in notices)
-    kind = "integers" if np.issubdtype(dtype, np.integer) else "floats"
-    assert note.startswith(f"the images are {kind} up to 255 (root mean square 180)")  # 255 / sqrt(2)
-    assert note.endswith(
-        "only bytes (uint8) are scaled automatically, so multiply them by 0.00392 (ArrayData: scale: 0.00392)"
-    )
+    assert note.startswith("the images: large numbers (root mean square 180)")  # 255 / sqrt(2)
     assert inputs.max() == 255  # the notice changes no data
 
 
@@ -149,7 +145,7 @@ def test_images_that_are_scaled_are_not_noted():
 
 
 def test_other_large_inputs_are_noted_as_a_whole():
-    with pytest.warns(Notice, match=r"the inputs are floats up to 20 \(root mean square 20\)"):
+    with pytest.warns(Notice, match=r"the inputs: large numbers \(root mean square 20\)"):
         ArrayData(**given(x=np.full((12, 5, 2), -20.0))).load()
 
 
@@ -209,14 +205,10 @@ def test_label_space_is_as_large_as_the_labels_say():
 @pytest.mark.parametrize(
     ("label", "num_labels", "expected"),
     [
-        (-2, None, "y holds the label -2 in row 8 (from 0); labels are integers from 0: relabel them"),
-        (-1, 3, "y holds the label -1 in row 8 (from 0); labels are integers from 0: relabel them"),
-        (
-            7,
-            3,
-            "y holds the label 7 in row 8 (from 0); labels are integers from 0: num_labels is 3, so none is above 2",
-        ),
-        (3, 3, "y holds the label 3 in row 8 (from 0)"),
+        (-2, None, "y holds -2 in row 8 (from 0"),
+        (-1, 3, "y holds -1 in row 8 (from 0"),
+        (7, 3, "but labels are 0 to 2; fix the data, or set num_labels (0 for numbers to predict)"),
+        (3, 3, "y holds 3 in row 8 (from 0"),
     ],
 )
 def test_label_outside_its_range_is_refused(label: int, num_labels: int | None, expected: str):
@@ -232,13 +224,11 @@ def test_labels_of_a_byte_may_be_all_256_or_fewer_than_the_space():
 
 
 def test_labels_that_are_all_negative_are_refused():
-    assert "y holds the label -1 in row 0 (from 0); labels are integers from 0" in error_of(
-        ArrayData(**given(y=-np.ones(12, int)))
-    )
+    assert "y holds -1 in row 0 (from 0, " in error_of(ArrayData(**given(y=-np.ones(12, int))))
 
 
 def test_label_space_of_a_negative_size_is_refused():
-    expected = "num_labels is -3; give 1 or more, 0 for numbers to predict, or null for the largest label + 1"
+    expected = "num_labels is -3; give 1 or more, 0 for numbers to predict, or null"
     assert error_of(lambda: ArrayData(**given(), num_labels=-3)) == expected
 
 
@@ -253,7 +243,7 @@ def test_integers_are_numbers_to_predict_if_asked_for():
 
 def test_labels_other_than_integers_are_refused():
     whole = error_of(ArrayData(**given(y=np.zeros(12)), num_labels=3))
-    assert "y has dtype torch.float64 and num_labels is 3; give classes as y.astype(int)" in whole
+    assert "y has dtype float64 and num_labels is 3; give classes as y.astype(int)" in whole
     assert "y holds None in row 1 (from 0)" in error_of(ArrayData(**given(y=np.array([0, None] * 6))))
     assert "y has dtype complex128" in error_of(ArrayData(**given(y=np.zeros(12, complex))))
 
@@ -272,7 +262,7 @@ def test_labels_other_than_integers_are_refused():
         ({"client": np.array(["a", None] * 6)}, "client holds None in row 1 (from 0); fix the data or drop the row"),
         (
             {"client": ["a", 1] * 6},
-            "client holds words in row 0 and numbers in row 1; give one kind in all rows",
+            "client holds 1 in row 1; give one number or word in each row, all of one kind",
         ),
         ({"client": np.array([1.0, np.nan] * 6)}, "client holds nan in row 1 (from 0)"),
         ({"cluster": np.zeros(12, int)}, "cluster is given without client"),
@@ -330,19 +320,18 @@ def test_scale_that_is_not_positive_and_finite_is_refused(scale: float):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ({}, "nothing given; give x, and y if you have it, or a source alone"),
+        ({}, "nothing given; give x, and y if you have it, or the path of a source alone"),
         ({"y": [1]}, "y given; give x, and y"),
-        (given(source="own.npz"), "x, y, source given; give x, and y if you have it, or a source alone"),
-        ({"client": [1], "source": "own.npz"}, "client, source given"),
-        ({"x": "own.npz"}, "x is 'own.npz'; give the array itself, name a file by source='own.npz'"),
-        ({"x": [[1.0]], "y": "stage"}, "y is 'stage'; give the array itself, such as table['stage']"),
         (
-            {"source": "own.csv", "y": "stage", "client": "ward"},
-            "y is 'stage'; give the array itself, such as table['stage'] (columns names those of a source)",
+            given(source="own.npz"),
+            "x, y, source (str) given; give x, and y if you have it, or the path of a source alone",
         ),
+        ({"client": [1], "source": "own.npz"}, "client, source (str) given"),
+        ({"x": "own.npz"}, "x is 'own.npz'; give the array itself, or name a file by source"),
+        ({"source": "own.csv", "y": "stage", "client": "ward"}, "y is 'stage'; give the array itself, or name a file"),
         (
             {"source": pandas.DataFrame({"a": [1]})},
-            "source is a DataFrame; give a path, or the columns of a table as x and y",
+            "source (DataFrame) given; give x, and y if you have it, or the path",
         ),
     ],
 )

@@ -117,9 +117,9 @@ def test_dates_are_in_the_order_of_time():
         ([[1], [2, 3]], r"client holds \[1\] in row 0; give one number or word in each row"),
         ([{"a": 1}], "client holds {'a': 1} in row 0"),
         (np.zeros((2, 2)), r"client has shape \(2, 2\); give one number or word in each row"),
-        (["a", 1], "client holds words in row 0 and numbers in row 1"),
-        ([1, True], "client holds numbers in row 0 and bools in row 1"),
-        (["a", b"a"], "client holds words in row 0 and bytes in row 1"),
+        (["a", 1], "client holds 1 in row 1; give one number or word in each row, all of one kind"),
+        ([1, True], "client holds True in row 1; give one"),
+        (["a", b"a"], "client holds b'a' in row 1; give one"),
         (["a", "a\0"], r"client holds 'a\\x00', and NumPy drops such an end"),
         (
             np.array([2.0**24 + 2], np.float32),
@@ -140,17 +140,6 @@ def test_an_invalid_column_is_refused_by_its_row(column: Any, expected: str):
 def test_labels_without_gaps_are_as_many_as_the_largest_says(recwarn: pytest.WarningsRecorder):
     assert label_space(np.array([2, 0, 1, 2]), "y") == 3
     assert not [one for one in recwarn if one.category is Notice]
-
-
-@pytest.mark.parametrize(
-    ("labels", "size", "missing"),
-    [(np.arange(1, 11), 11, "0"), ([0, 1, 5], 6, "2, 3, 4"), ([9], 10, "0, 1, 2, 3, 4, 5, 6, 7, 8")],
-)
-def test_labels_that_never_occur_are_named(labels: Any, size: int, missing: str):
-    with pytest.warns(
-        Notice, match=f"y: a net has an output for each of the labels 0 to {size - 1}, but {missing} never occur"
-    ):
-        assert label_space(np.array(labels), "y") == size
 
 
 @pytest.mark.parametrize("largest", [30, 200_000, 1_000_000_007, 2**40])
@@ -205,18 +194,11 @@ def test_label_that_is_missing_or_no_label_is_named(values: list[Any], expected:
 
 
 @pytest.mark.parametrize(
-    ("labels", "wrong", "remedy"),
-    [
-        ([0, 1, 3, 4], "3 in row 2", "fix the data, or read them by HFDataset with num_labels: 5"),
-        (
-            [0, -1],
-            "-1 in row 1",
-            r"fix the data, or read them by HFDataset with splits: \[train, validation\], without.*",
-        ),
-    ],
+    ("labels", "wrong"),
+    [([0, 1, 3, 4], "3 in row 2"), ([0, -1], "-1 in row 1")],
 )
-def test_label_out_of_range_is_named_with_its_row(labels: list[int], wrong: str, remedy: str):
-    with pytest.raises(InputError, match=f"label column 'y' holds {wrong} .*labels are 0 to 2; {remedy}$"):
+def test_label_out_of_range_is_named_with_its_row(labels: list[int], wrong: str):
+    with pytest.raises(InputError, match=f"y holds {wrong} .*labels are 0 to 2; fix the data, or set num_labels"):
         require_in_range(np.array(labels), 3, "y")
 
 
@@ -254,8 +236,8 @@ def test_ragged_rows_words_and_missing_numbers_are_named():
         (["a b", "a  b"], "'a  b' and 'a b'"),
         (["Größwald", "Größwald "], "'Größwald' and 'Größwald '"),
         (["Ja", "ja", "nein"], "'Ja' and 'ja', which are treated as different names; make them equal .*str.lower"),
-        (["", "a"], "holds the name '', which is treated like any other name"),
-        (["  ", "a"], "holds the name '  '"),
+        (["", "a"], "holds '' and other names, which are treated .* or drop rows without a name"),
+        (["  ", "a"], "holds '  ' and other names"),
     ],
     ids=["a blank", "Unicode", "blanks within", "readable", "capitals", "empty", "blanks alone"],
 )

@@ -66,8 +66,8 @@ def test_validation_examples_are_not_those_that_are_marked():
             {"is_test": IS_TEST, "client": None, "cluster": None},
             "is_test is given without client; give client",
         ),
-        ({"is_test": np.ones(12)}, "is_test marks all examples for testing; mark some of them"),
-        ({"is_test": np.zeros(12)}, "is_test marks no example for testing; mark some of them, or leave is_test out"),
+        ({"is_test": np.ones(12)}, "is_test is 1.0 for all examples; mark some of them for testing"),
+        ({"is_test": np.zeros(12)}, "is_test is 0.0 for all examples; mark some of them"),
         ({"is_test": IS_TEST, "partition": IID(2, 0.25)}, "partition.test is 0.25, but is_test says which examples"),
     ],
 )
@@ -76,7 +76,7 @@ def test_wrong_marks_of_test_examples_are_refused(given: dict[str, Any], message
 
 
 def test_clients_whose_examples_are_all_marked_are_named():
-    with pytest.warns(Notice, match=r"a lack of training examples leaves out 1 of 3 clients \('1'\)"):
+    with pytest.warns(Notice, match="1 of 3 clients have .* none for training, and are left out"):
         data = ArrayData(**MARKED, is_test=IS_TEST | (MARKED["client"] == 1)).federated(0)
     assert data.names == ("0", "2")
 

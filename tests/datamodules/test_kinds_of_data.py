@@ -744,7 +744,7 @@ NOTES: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     ),
     "pixels that are not bytes": (
         lambda folder: arrays(x=np.full((12, 1, 3, 4), 255), client=[0, 1] * 6),
-        ["the images are integers up to 255"],
+        ["the images: large numbers"],
     ),
     "large numbers": (
         lambda folder: arrays(x=np.full((12, 2), 50.0), client=[0, 1] * 6),
@@ -752,7 +752,7 @@ NOTES: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     ),
     "numbers of lines": (
         lambda folder: table_of(folder, [f"{1000 + row},{row / 40:.3f},{row % 2},{row % 3}" for row in range(40)]),
-        ["the inputs include 'id', a different whole number in each row", "input column 'id': large numbers"],
+        ["the inputs include 'id', a different whole number for each row", "input column 'id': large numbers"],
     ),
 }
 
@@ -772,12 +772,11 @@ def test_what_is_noted_is_noted_once(row: tuple[Callable[[Path], Any], list[str]
 
 
 def test_notices_of_a_source_are_given_again_from_the_cache(tmp_path: Path):
-    source = write(
-        tmp_path / "noted", {name: Value("int64") for name in "xyz"}, train={name: [0, 1, 0, 1] for name in "xyz"}
-    )
+    columns = {"x": [0, 1, 0, 1], "y": ["yes", "no", "Yes", "no"]}
+    source = write(tmp_path / "noted", {"x": Value("int64"), "y": Value("string")}, train=columns)
     first, second = (notes_of(lambda: HFDataset(str(source), "x", "y").examples) for _ in range(2))
     assert first == second
-    assert any("z" in note for note in first)
+    assert any("'Yes' and 'yes'" in note for note in first)
 
 
 class Own(FederatedDataModule):
@@ -823,7 +822,7 @@ REFUSALS: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "a label that no client could have": (
         lambda folder: arrays(y=[1, 2, 3] * 4, partition=DominantClass(4, 0.0, num_clusters=2), num_labels=4),
-        "no example has label 0",
+        "DominantClass needs 2 or more labels, and examples with each label of 0 to 1",
     ),
     "a cell that is empty": (lambda folder: table_of(folder, ["1,,0,1", "2,0.5,1,0"]), "column 'x' is empty in row 2"),
     "an example below 0": (
@@ -857,10 +856,10 @@ def test_examples_under_further_views_are_accepted_and_an_overlap_is_noted_for_i
     assert data.examples.targets(data.train.entries).tolist() == [0, 0, 1]
     assert notes_of(lambda: Own([[0], [2]], [[2], [0]]).federated(SEED)) == []
     (note,) = notes_of(lambda: Own([[0, 1], [2, 3]], [[4], [3]]).federated(SEED))
-    assert "1 client is tested on examples that they also train on (1;" in note
+    assert "1 client tested on training examples, so the scores are too good (1;" in note
     shared = ClientIndex(*map(torch.tensor, ([4, 2], [0, 0, 1], [1, 1, 1])))  # the clients 0 and 1 have one list
     (note,) = notes_of(lambda: Own([[0], [1], [2]], shared).federated(SEED))
-    assert "1 client is tested on examples that they also train on (2;" in note
+    assert "1 client tested on training examples, so the scores are too good (2;" in note
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from lit_cfl.data.shift import apply_shifts, with_concepts
 from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.shift import Incremental, LabelDrift, SwapAll
 from lit_cfl.datamodules.skew import LabelShifts
-from lit_cfl.errors import InputError, Notice
+from lit_cfl.errors import InputError
 
 
 def drifting(data: FederatedData, shift: LabelDrift, round: int, seed: int = 0) -> Tensor:
@@ -229,10 +229,3 @@ def test_drift_that_cannot_be_is_refused(options: dict[str, object], message: st
 def test_drift_that_changes_no_label_is_refused(labels: int):
     with pytest.raises(InputError, match=f"drift by {labels} labels changes nothing with 4 labels; give 1 to 3"):
         made(shifts=(LabelDrift(labels=labels),))
-
-
-def test_share_of_clients_that_rounds_to_nobody_is_noted():
-    shift = LabelDrift(share=0.04, start=0)
-    data = made(shifts=(shift,))
-    with pytest.warns(Notice, match=r"LabelDrift: a share of 0.04 of 12 clients rounds to none; give more than 0.0417"):
-        apply_shifts(data, [shift], 0, 0, data.population)

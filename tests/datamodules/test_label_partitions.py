@@ -115,7 +115,7 @@ def test_clients_are_tested_on_the_labels_of_their_type():
         (lambda: InnerDirichlet(2, 0.0, sizes=[5, 0]), r"sizes is \[5, 0\]; give 1 or more"),
         (
             lambda: InnerDirichlet(2, 0.0, sizes=[40, 4]),
-            "sizes sum to 44 examples, but there are only 43",
+            "at most 43 together, the number of examples",
         ),
     ],
 )

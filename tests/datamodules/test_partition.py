@@ -182,11 +182,11 @@ class Given(PartitionWithTestRule):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (((0, 1), (1, 2)), "the partition assigns example 1 to clients 2 times"),
-        (((0, 2, 2), (1,)), "the partition assigns example 2 to clients 2 times"),
+        (((0, 1), (1, 2)), "the partition assigns example 1 several times"),
+        (((0, 2, 2), (1,)), "the partition assigns example 2 several times"),
         (((0, 1), (), ()), r"2 of 3 clients have no example \(client 1 is the first\)"),
-        (((0, 4),), "the partition assigns example 4 to a client, but examples are 0 to 3"),
-        (((0, -1),), "the partition assigns example -1 to a client"),
+        (((0, 4),), "the partition assigns example 4, but examples are 0 to 3"),
+        (((0, -1),), "the partition assigns example -1, but"),
     ],
 )
 def test_an_invalid_partition_is_refused(given: tuple[tuple[int, ...], ...], message: str):

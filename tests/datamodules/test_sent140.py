@@ -48,15 +48,14 @@ def test_words_may_hold_characters_that_elsewhere_end_a_line(tmp_path: Path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("good 1 2 3\nbad 1 2\n", r"line 2 of .*vectors.txt has 2 numbers, but line 1 has 3; give a text file"),
-        ("good 1 2 3\nbad 1 2 3 4\n", "line 2 of .* has 4 numbers, but line 1 has 3"),
-        ("good\n", "line 1 of .* has 0 numbers; give"),
-        ("good 1 2 3\n\nbad 1 2 3\n", "line 2 of .* has 0 numbers, but line 1 has 3"),
-        ("good 1 2 3\nbad 1 x 3\n", "line 2 of .* holds something that is not a number"),
-        ("good 1 nan 3\n", "line 1 of .* holds a number that is not finite"),
-        ("", "vectors.txt is empty; give a text file"),
+        ("good 1 2 3\nbad 1 2\n", r"line 2 of .*vectors.txt holds '1 2', not 3 finite numbers as .*; give a text file"),
+        ("good 1 2 3\nbad 1 2 3 4\n", "line 2 of .* holds '1 2 3 4', not 3 finite numbers"),
+        ("good\n", "line 1 of .* holds '', not 1 finite number"),
+        ("good 1 2 3\nbad 1 x 3\n", "line 2 of .* holds '1 x 3', not 3 finite numbers"),
+        ("good 1 nan 3\n", "line 1 of .* holds '1 nan 3', not 3 finite numbers"),
+        ("", "has none of the data's words; give a text file"),
         ("unheard 1 2 3\n", "has none of the data's words"),
-        (b"good 1 2 3\nb\xe9d 1 2 3\n", "line 2 of .* is not UTF-8 text"),
+        (b"good 1 2 3\nb\xe9d 1 2 3\n", "cannot be read .*'utf-8' codec can't decode byte 0xe9"),
     ],
 )
 def test_vectors_that_cannot_be_used_are_refused(content: str | bytes, message: str, tmp_path: Path):

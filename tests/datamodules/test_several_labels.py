@@ -89,8 +89,9 @@ def test_a_folder_of_clients_needs_as_many_labels_in_each(tmp_path: Path):
     data = ArrayData(source=tmp_path, test=0.0).federated(0)
     assert data.label_counts.tolist() == [[3, 2, 3], [3, 4, 3]]
     np.savez(tmp_path / "b.npz", x=X, y=Y[:, :2])
-    assert "holds y of int64 (2,), but the first file of the folder holds int64 (3,)" in error_of(
-        ArrayData(source=tmp_path)
+    assert (
+        "y of integers (2,), but the first file of the folder holds x of float64 (2,), y of integers (3,)"
+        in error_of(ArrayData(source=tmp_path))
     )
 
 
@@ -100,8 +101,8 @@ def test_a_folder_of_clients_needs_as_many_labels_in_each(tmp_path: Path):
 @pytest.mark.parametrize(
     ("labels", "options", "message"),
     [
-        (torch.zeros(2, 3), {"num_labels": 3}, r"labels have shape \(2, 3\) and num_labels is 3; .* with num_labels=0"),
-        (torch.zeros(2, 3), {"label_names": ("a",)}, "label_names has 1 names, but each example has 3 labels"),
+        (torch.zeros(2, 3), {"num_labels": 3}, r"shape \(2, 3\), and num_labels is 3; .* or num_labels=0"),
+        (torch.zeros(2, 3), {"label_names": ("a",)}, "label_names has 1 names for 3 labels for each example"),
         (torch.full((2, 3), 1.5), {}, "Own: labels hold 1.5 in row 0, column 0"),
         (torch.zeros(2, 3, dtype=torch.int64), {}, r"Own: labels have dtype torch.int64 and shape \(2, 3\); give bool"),
         (

@@ -145,7 +145,9 @@ def test_skews_that_do_not_fit_the_inputs_are_refused():
             Examples(torch.zeros(2, 5), labels, 2, views=skew.views(2))
     with pytest.raises(InputError, match="token ids have no brightness and no noise"):
         Examples(tokens, labels, 2, views=Brightnesses().views(2), vocabulary=9)
-    with pytest.raises(InputError, match=r"a colour has 3 factors, but images of shape \(1, 3, 4\) have 1 channel"):
+    with pytest.raises(
+        InputError, match=r"a colour has 3 factors for images of shape \(1, 3, 4\); give one for each channel"
+    ):
         Examples(torch.zeros(2, 1, 3, 4), labels, 2, views=Colours().views(2))
     with pytest.raises(InputError, match="not square; rotate them by 0 and 180 degrees only"):
         Examples(torch.zeros(2, 1, 3, 4), labels, 2, views=Rotations((0, 90)).views(2))
@@ -452,10 +454,10 @@ def test_names_of_the_clients_are_repeated_for_each_view():
         ({"partition": "IID"}, r"partition is 'IID'; give a Partition, such as IID\(num_clients=100\)"),
         ({"partition": IID}, "partition is <class .*>; give a Partition"),
         ({"partition": None}, "partition is None"),
-        ({"partition": IID(8), "skew": "Rotations"}, "skew holds 'Rotations'; give skews"),
-        ({"partition": IID(8), "skew": Rotations}, "skew holds <class .*>; give skews"),
-        ({"partition": IID(8), "skew": 90}, "skew holds 90; give skews"),
-        ({"partition": IID(8), "skew": [Rotations]}, "skew holds <class .*>; give skews, such as .Rotations"),
+        ({"partition": IID(8), "skew": "Rotations"}, "skew holds 'Rotations'; give an object of Skew, or a list"),
+        ({"partition": IID(8), "skew": Rotations}, "skew holds <class .*>; give an object of Skew, or a list"),
+        ({"partition": IID(8), "skew": 90}, "skew holds 90; give an object of Skew, or a list"),
+        ({"partition": IID(8), "skew": [Rotations]}, "skew holds <class .*>; give an object of Skew"),
     ],
 )
 def test_an_invalid_partition_or_skew_is_refused(options: dict[str, object], message: str):

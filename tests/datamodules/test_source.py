@@ -154,14 +154,15 @@ def hub_script(local: Path) -> Callable[..., Any]:
     return load
 
 
-def test_script_on_the_hub_falls_back_to_its_parquet_copy(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_script_on_the_hub_is_refused_and_its_parquet_copy_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(datasets, "load_dataset", hub_script(folder))
-    source = find("stanfordnlp/sentiment140", script_revision="refs/convert/parquet")
+    with pytest.raises(
+        InputError, match=r"sentiment140 is not a folder here.*\(Dataset scripts are no longer .*fetch it"
+    ):
+        find("stanfordnlp/sentiment140").table("train", ["label"])
+    source = find("stanfordnlp/sentiment140", revision="refs/convert/parquet")
     assert source.table("train", ["label"]) == {"label": [1, 0, 1]}
     assert source.fingerprint.startswith("stanfordnlp/sentiment140 ")
-    with pytest.raises(InputError, match=r"sentiment140 is a script.*give revision: refs/convert/parquet, or fetch it"):
-        find("stanfordnlp/sentiment140").table("train", ["label"])
-    assert find("stanfordnlp/sentiment140", revision="refs/convert/parquet").has("test")
 
 
 def test_fingerprint_of_a_hub_copy_changes_with_its_content(
@@ -250,10 +251,11 @@ def test_source_that_is_neither_folder_nor_id_is_refused(source: str):
 def test_file_in_place_of_its_folder_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(folder)
     with pytest.raises(
-        InputError, match=r"'train-00000-of-00001.parquet' is a file; give a folder that holds only this file"
+        InputError,
+        match=r"'train-00000-of-00001.parquet' is neither a folder nor an id .*; put a single file into a folder",
     ):
         find("train-00000-of-00001.parquet")
-    with pytest.raises(InputError, match=r"source 'absent\.csv' is a file; give a folder"):  # the Hub is not asked
+    with pytest.raises(InputError, match=r"source 'absent\.csv' is neither a folder nor an id"):  # the Hub is not asked
         find("absent.csv")
 
 
@@ -263,7 +265,7 @@ def test_folder_without_data_is_named(files: list[str], tmp_path: Path):
     empty.mkdir()
     for name in files:
         (empty / name).write_text("hello")
-    with pytest.raises(InputError, match=rf"the folder {empty} holds no data files; put the Parquet files there"):
+    with pytest.raises(InputError, match=rf"{empty} cannot be loaded \(.*\); give a folder of complete Parquet files"):
         find(str(empty)).table("train", ["image"])
 
 
@@ -281,7 +283,7 @@ def test_damaged_parquet_is_refused_and_nothing_half_written_is_left(damage: Cal
     folder = write_images(tmp_path / "images", train=200)
     file = folder / "train-00000-of-00001.parquet"
     file.write_bytes(damage(file.read_bytes()))
-    with pytest.raises(InputError, match=f"{folder} cannot be loaded .*; is the copy complete, .*, or fetch it again"):
+    with pytest.raises(InputError, match=f"{folder} cannot be loaded .*; give a folder of complete Parquet files"):
         find(str(folder)).table("test", ["label"])
     assert half_written(tmp_path / "hf") == []
 
@@ -332,8 +334,11 @@ def test_loading_shows_no_progress_bar(folder: Path, capfd):
     assert not datasets.are_progress_bars_disabled()
 
 
-def test_local_script_is_refused_with_the_remedy(tmp_path: Path):
+def test_local_script_is_refused(tmp_path: Path):
     folder = write(tmp_path / "sent", {"label": Value("int64")}, train={"label": [1]})
     (folder / "sent.py").write_text("import datasets")
-    with pytest.raises(InputError, match=r"sent is a script.*--revision refs/convert/parquet --local-dir"):
+    with pytest.raises(
+        InputError,
+        match=r"sent cannot be loaded \(Dataset scripts are no longer .*\); give a folder of complete Parquet files",
+    ):
         find(str(folder)).table("train", ["label"])

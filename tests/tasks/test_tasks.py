@@ -334,5 +334,5 @@ def test_numbers_that_are_not_finite_or_have_a_label_space_are_refused():
     with pytest.raises(InputError, match="y holds nan in row 3"):
         numbers(y=np.array([0.5] * 3 + [np.nan] * 9)).load()
     examples = numbers().load()
-    with pytest.raises(InputError, match="num_labels is 4; give classes as int64, or num_labels=0"):
+    with pytest.raises(InputError, match=r"num_labels is 4; give classes as int64 \[N\], or num_labels=0"):
         type(examples)(examples.inputs, examples.labels, 4)
