@@ -249,8 +249,11 @@ def verdict(rows: Sequence[Row], score: Score) -> list[str]:
     for name, gain in gains.items():
         side = _BETTER if score.better(gain.mean or 0.0, 0.0) else _WORSE
         kinds[side if corrected.get(name, 1.0) < 1 - LEVEL else _UNKNOWN].append(name)
-    joined = {verb: " and ".join(", ".join(names).rsplit(", ", 1)) for verb, names in kinds.items() if names}
-    parts = [f"{joined[verb]} {verb[len(kinds[verb]) > 1]} {first['algorithm']}" for verb in joined]
+    parts = []
+    for (of_one, of_several), names in kinds.items():
+        if names:
+            listed = " and ".join(", ".join(names).rsplit(", ", 1))
+            parts.append(f"{listed} {of_one if len(names) == 1 else of_several} {first['algorithm']}")
     how = "paired t tests over seeds at 5 %, with Holm's correction" if tested else "a test needs two seeds"
     return [f"Test {score.title}: {'; '.join(parts)} ({how})."] if parts else []
 
