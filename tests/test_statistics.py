@@ -75,7 +75,7 @@ def test_holm_multiplies_the_smallest_p_value_by_the_number_of_tests_the_next_by
     assert holm([]) == []
 
 
-def test_the_ends_of_a_ratio_are_those_that_a_t_test_just_tells_from_it():
+def test_a_t_test_of_the_gains_has_p_5_percent_at_the_ends_of_a_ratio():
     part, whole = [0.02, 0.05, 0.01, 0.04], [0.1, 0.12, 0.07, 0.09]
     ratio, low, high = ratio_of_means(part, whole)
     assert ratio == pytest.approx(0.12 / 0.38)

@@ -170,6 +170,7 @@ def test_the_best_of_an_error_is_the_lowest(tmp_path: Path):
         paths.append(run)
     page = inside_shown.page_of(*paths)
     assert page.lines[0] == "Test MAE after the last round: CFL (A) 0.500, CFL (B) 0.250, CFL (C) 0.750."
+    assert page.lines[1].startswith("CFL (B) divides the clients into ")
     head, *rows = inside_shown.table_on(page, "After the last round")
     assert [row[head.index("at best")] for row in rows] == ["0.375", "0.250", "0.125"]
 
