@@ -6,9 +6,9 @@ Friedman's test and Nemenyi's critical difference.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import isfinite, sqrt
-from statistics import fmean, stdev
+from statistics import covariance, fmean, stdev
 
 import numpy as np
 from scipy.stats import friedmanchisquare, rankdata, studentized_range
@@ -64,8 +64,12 @@ def interval(values: Sequence[float | None]) -> Interval:
     if len(known) == 1:
         return Interval(fmean(known), None, 1)
     deviation = stdev(known)
-    quantile = float(student.ppf((1 + LEVEL) / 2, len(known) - 1))
-    return Interval(fmean(known), quantile * deviation / sqrt(len(known)), len(known), deviation)
+    return Interval(fmean(known), _quantile(len(known)) * deviation / sqrt(len(known)), len(known), deviation)
+
+
+def _quantile(count: int) -> float:
+    """Returns the quantile of Student's t that bounds 95 % intervals of means of this many values."""
+    return float(student.ppf((1 + LEVEL) / 2, count - 1))
 
 
 def paired_difference(mine: Mapping[int, float | None], first: Mapping[int, float | None]) -> Interval:
@@ -76,6 +80,42 @@ def paired_difference(mine: Mapping[int, float | None], first: Mapping[int, floa
     """
     pairs = ((mine[seed], first[seed]) for seed in sorted(mine.keys() & first.keys()))
     return interval([a - b for a, b in pairs if a is not None and b is not None])
+
+
+def p_value(found: Interval) -> float:
+    """Computes the p value of a mean of 0, as `scipy.stats.ttest_1samp` does; 1 without an interval."""
+    if found.mean is None or found.margin is None:
+        return 1.0
+    if found.margin == 0:
+        return float(found.mean == 0)
+    return float(2 * student.sf(abs(found.mean) / found.margin * _quantile(found.count), found.count - 1))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Corrects p values for the number of tests (Holm, Scandinavian Journal of Statistics 6, 1979)."""
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    found = accumulate((min(1.0, (len(order) - k) * p_values[i]) for k, i in enumerate(order)), max)
+    return [value for _, value in sorted(zip(order, found, strict=True))]
+
+
+def ratio_of_means(part: Sequence[float], whole: Sequence[float]) -> tuple[float, float, float] | None:
+    """Computes the ratio of two means over the same seeds, with its 95 % interval by Fieller's theorem.
+
+    The interval has the ratios r for which the mean of part - r * whole cannot be told from 0 by Student's t (Fieller,
+    Journal of the Royal Statistical Society B 16, 1954). It has ends only if the mean of `whole` can be told from 0.
+
+    Returns:
+        The ratio, the lower and the upper end; None if the mean of `whole` cannot be told from 0.
+    """
+    if len(whole) < 2:
+        return None
+    factor = _quantile(len(whole)) ** 2 / len(whole)
+    pairs = ((whole, whole), (part, whole), (part, part))
+    a, b, c = (fmean(x) * fmean(y) - factor * covariance(x, y) for x, y in pairs)
+    if a <= 0:
+        return None
+    root = sqrt(max(0.0, b * b - a * c))  # the ends are the zeros of a r^2 - 2 b r + c
+    return fmean(part) / fmean(whole), (b - root) / a, (b + root) / a
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from math import sqrt
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_rel
+from scipy.stats import ttest_1samp, ttest_rel
 
 from lit_cfl.errors import InputError
 from lit_cfl.statistics import (
@@ -12,8 +12,11 @@ from lit_cfl.statistics import (
     Ranking,
     critical_difference,
     friedman,
+    holm,
     interval,
+    p_value,
     paired_difference,
+    ratio_of_means,
 )
 
 
@@ -55,6 +58,52 @@ def test_the_interval_holds_the_true_difference_in_95_of_100_comparisons(seeds: 
     assert np.mean(held) == pytest.approx(
         0.95, abs=0.012
     )  # three and a half standard errors; the bootstrap gives 0.74 to 0.89
+
+
+def test_p_values_are_those_of_scipys_test():
+    for values in ([0.5, 0.65, 0.95], [-1.0, 0.25], [0.1, -0.1, 0.2, 0.3]):
+        assert p_value(interval(values)) == pytest.approx(ttest_1samp(values, 0).pvalue)
+    assert [p_value(one) for one in (interval([0.0, 0.0]), interval([0.5, 0.5]), interval([0.5]))] == [1, 0, 1]
+
+
+def test_holm_multiplies_the_smallest_p_value_by_the_number_of_tests_the_next_by_one_less():
+    # 4 x 0.005, 3 x 0.01, 2 x 0.03, and 0.04, which cannot be below the one before it
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.5]) == [1, 1]
+    assert holm([]) == []
+
+
+def test_a_t_test_of_the_gains_has_p_5_percent_at_the_ends_of_a_ratio():
+    part, whole = [0.02, 0.05, 0.01, 0.04], [0.1, 0.12, 0.07, 0.09]
+    ratio, low, high = ratio_of_means(part, whole)
+    assert ratio == pytest.approx(0.12 / 0.38)
+    assert low < ratio < high
+    for end in (low, high):
+        rest = [a - end * b for a, b in zip(part, whole, strict=True)]
+        assert ttest_1samp(rest, 0).pvalue == pytest.approx(0.05)
+
+
+def test_over_a_constant_a_ratio_has_the_interval_of_students_t():
+    found = interval([0.1, 0.2, 0.6])
+    expected = found.mean / 0.5, found.low / 0.5, found.high / 0.5
+    assert ratio_of_means([0.1, 0.2, 0.6], [0.5, 0.5, 0.5]) == pytest.approx(expected)
+
+
+def test_a_ratio_over_what_cannot_be_told_from_0_is_unknown():
+    # the interval of 1 - d, 1 and 1 + d is 1 ± 2.4841 d
+    assert ratio_of_means([1.0, 2.0, 3.0], [1 - 0.402, 1.0, 1 + 0.402]) is not None
+    assert ratio_of_means([1.0, 2.0, 3.0], [1 - 0.403, 1.0, 1 + 0.403]) is None
+    assert ratio_of_means([-1.0, -2.0, -3.0], [0.402 - 1, -1.0, -1 - 0.402]) is not None
+    assert [ratio_of_means(whole, whole) for whole in ([0.0, 0.0], [0.5], [])] == [None, None, None]
+
+
+@pytest.mark.parametrize("seeds", [3, 10])
+def test_the_interval_of_a_ratio_holds_the_true_one_in_95_of_100_comparisons(seeds: int):
+    rng = np.random.default_rng(0)
+    shared = rng.normal(size=(4000, seeds))  # gains under one seed are not independent
+    part, whole = (mean + 0.1 * (shared + rng.normal(size=(4000, seeds))) for mean in (1.0, 2.0))
+    found = [ratio_of_means(*map(list, pair)) for pair in zip(part, whole, strict=True)]
+    assert np.mean([low <= 0.5 <= high for _, low, high in found]) == pytest.approx(0.95, abs=0.012)
 
 
 def test_deviation_is_of_a_sample_and_all_is_unknown_where_a_run_does_not_know():

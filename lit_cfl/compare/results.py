@@ -1,11 +1,10 @@
 """The results of a comparison: one row per run, one row per algorithm, and notes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, floor, log10
 from pathlib import Path
-from statistics import fmean
 
 from lit_cfl.compare.comparison import Comparison, training_differences
 from lit_cfl.compare.jobs import Job
@@ -15,7 +14,7 @@ from lit_cfl.rounds import describe_late_clustering
 from lit_cfl.runs.run import SAME_START
 from lit_cfl.runs.shared_clients import compare_shared, read_scored, scores_everyone
 from lit_cfl.scores import CLASSIFIER, Score, Scores, read_scores
-from lit_cfl.statistics import interval, paired_difference
+from lit_cfl.statistics import LEVEL, Interval, holm, interval, p_value, paired_difference, ratio_of_means
 from lit_cfl.storage.checkpoint import read_fingerprint, share_initial_model
 from lit_cfl.storage.csv_log import read_table
 
@@ -33,11 +32,12 @@ _RUNS = {
 }
 _COSTS = ("mib", "local_steps", "local_examples")
 _TO_TARGET = ("rounds_to_target", *(f"{cost}_to_target" for cost in _COSTS))
+_GAP = ("gap_closed", "gap_closed_low", "gap_closed_high")
 _NOT_OF_THE_ALGORITHM = ("server", "shared", "personal", "task", "local")  # must be equal for `gaps_closed`
 COLUMNS = (
     *("algorithm", "class", "runs", "failed", "test_mean", "test_sd", "val_mean", "val_sd", "tuned_mean", "tuned_sd"),
     *("newcomers_mean", "newcomers_sd"),
-    *("pairs", "pairs_over_shared_clients", "difference", "difference_low", "difference_high", "gap_closed"),
+    *("pairs", "pairs_over_shared_clients", "difference", "difference_low", "difference_high", *_GAP),
     *("ari_mean", "ari_sd", "clusters_mean", "clusters_sd", "target", "reached", *_TO_TARGET),
     *(*_COSTS, "local_scored_examples", "seconds", "rounds_with_all_clients"),
 )
@@ -61,7 +61,7 @@ class Results:
     Args:
         runs: Rows of algorithms and seeds, with `run_columns`.
         rows: Rows of algorithms, with `COLUMNS`.
-        notes: Sentences below the table.
+        notes: Sentences below the table, the verdict first.
         tables: Rows of `metrics.csv` of each algorithm's finished runs.
         score: Score to compare, the task's first.
     """
@@ -94,25 +94,14 @@ def collect(comparison: Comparison, path: Path, errors: Mapping[Job, str]) -> Re
     for row in rows[1:]:
         row |= _difference(done, row["algorithm"], comparison.names[0], score)
     gaps = gaps_closed(rows, runs, score)
-    rows = [row | {"gap_closed": gaps.get(row["algorithm"])} for row in rows]
+    rows = [row | dict(zip(_GAP, gaps.get(row["algorithm"], (None, None, None)), strict=True)) for row in rows]
     tables = {name: [rows for job, rows in metrics.items() if job.name == name] for name in comparison.names}
-    early = _reached_early(metrics, costs)
-    notes = [*_mismatches(comparison, list(done)), *_notes(comparison, runs, rows, target, score, early)]
-    notes += _explanations(comparison, list(done))
+    notes = [*verdict(rows, score), *_notes_on_pairs(comparison, done)]
+    notes += _notes_on_columns(comparison, rows, score)
+    for row in rows:
+        own = [run for run in runs if run["algorithm"] == row["algorithm"]]
+        notes += _notes_on_algorithm(comparison, row, own, [job for job in done if job.name == row["algorithm"]], score)
     return Results(runs, rows, notes, tables, score)
-
-
-def _explanations(comparison: Comparison, done: Sequence[Job]) -> list[str]:
-    """Explains for each algorithm why runs have no clustering, by the first of them."""
-    notes = []
-    for name in comparison.names:
-        explain = comparison.experiments[name].algorithm.explain_result
-        mine = [job for job in done if job.name == name]
-        found = {job.seed: text for job in mine if (text := explain(partial(read_table, job.folder / "clusters.csv")))}
-        if found:
-            seed, text = next(iter(found.items()))
-            notes.append(f"{name}, {len(found)} of {count_noun(len(mine), 'run')} (here seed {seed}): {text}.")
-    return notes
 
 
 def _run_row(job: Job, summary: Row | None, cost: Row | None, error: str | None, score: Score) -> Row:
@@ -159,7 +148,7 @@ def common_target(finals: Sequence[float | None], score: Score = CLASSIFIER[0]) 
 def cost_of(rows: Sequence[Row], target: float | None, scores: Scores = CLASSIFIER) -> Row | None:
     """Returns the rounds, MiB and local work until the test score first reaches a target; None if it never does.
 
-    A round counts only if all clients are scored in it.
+    A round counts only if all clients are scored in it; it is early if some have a model for the score alone.
 
     Args:
         rows: Rows of `metrics.csv`.
@@ -172,20 +161,9 @@ def cost_of(rows: Sequence[Row], target: float | None, scores: Scores = CLASSIFI
         if value is None or target is None or (row["clusters/unobserved"] and not scores_everyone(row)):
             continue
         if value == target or scores[0].better(value, target):
-            return {"rounds_to_target": row["round"]} | {f"{cost}_to_target": row[_RUNS[cost]] for cost in _COSTS}
+            found = {"rounds_to_target": row["round"], "early": bool(row["clusters/unobserved"])}
+            return found | {f"{cost}_to_target": row[_RUNS[cost]] for cost in _COSTS}
     return None
-
-
-def _reached_early(metrics: Mapping[Job, Sequence[Row]], costs: Mapping[Job, Row | None]) -> list[str]:
-    """Lists the algorithms that reach the target while some clients have a model for the score alone."""
-    ends = {job: cost["rounds_to_target"] for job, cost in costs.items() if cost is not None}
-    early = {
-        job.name
-        for job, end in ends.items()
-        for row in metrics[job]
-        if row["round"] == end and row["clusters/unobserved"]
-    }
-    return [name for name in dict.fromkeys(job.name for job in metrics) if name in early]
 
 
 def _difference(done: Mapping[Job, Row], name: str, first: str, score: Score) -> Row:
@@ -198,25 +176,27 @@ def _difference(done: Mapping[Job, Row], name: str, first: str, score: Score) ->
         other = replace(job, name=first)
         if job.name != name or other not in done:
             continue
-        pair, shared = (summary, done[other]), None
+        pair = summary, done[other]
         if not all(map(scores_everyone, pair)):
             scored = read_scored(job.folder, pair[0], score), read_scored(other.folder, pair[1], score)
-            shared = compare_shared([scored], score)
-        figures = pair if shared is None else (shared.mine, shared.others)
-        mine[job.seed], others[job.seed] = (one[f"test/weighted_{score.name}"] for one in figures)
-        if shared is not None:
-            over_both.append(job.seed)
+            if (shared := compare_shared([scored], score)) is not None:
+                pair = shared.mine, shared.others
+                over_both.append(job.seed)
+        mine[job.seed], others[job.seed] = (one[f"test/weighted_{score.name}"] for one in pair)
     gain = paired_difference(mine, others)
     unknown = sum(None in (mine[seed], others[seed]) for seed in over_both)
     row = {"pairs": gain.count, "pairs_over_shared_clients": len(over_both) - unknown, "pairs_unknown": unknown}
     return row | {"difference": gain.mean, "difference_low": gain.low, "difference_high": gain.high}
 
 
-def gaps_closed(rows: Sequence[Row], runs: Sequence[Row], score: Score) -> dict[str, float]:
+Share = tuple[float, float | None, float | None]  # share of a gap, and the ends of its interval
+
+
+def gaps_closed(rows: Sequence[Row], runs: Sequence[Row], score: Score) -> dict[str, Share]:
     """Computes the share of the gap between FedAvg and Oracle that each algorithm closes, by name.
 
-    The share is that of means over the seeds under which all three have finished and score every client. There is none
-    if Oracle is not better than FedAvg.
+    The share is that of mean gains over the seeds under which all three have finished and score every client, with its
+    interval; see `ratio_of_means`. There is none if Oracle is not better than FedAvg, or cannot be told from it.
 
     Args:
         rows: Rows of algorithms; an Oracle is compared with the first FedAvg that has the same training, server, shared
@@ -233,139 +213,143 @@ def gaps_closed(rows: Sequence[Row], runs: Sequence[Row], score: Score) -> dict[
         value = run.get(f"test_{score.name}")
         if value is not None and not run["not_scored"]:
             figures[run["algorithm"]][run["seed"]] = value
-    found = {}
+    base, best = (figures[end] for end in ends[0])
+    found: dict[str, Share] = {}
     for name, mine in figures.items():
-        base, best = (figures[end] for end in ends[0])
         shared = sorted(mine.keys() & base.keys() & best.keys())
-        if shared:
-            low, high, own = (fmean(one[seed] for seed in shared) for one in (base, best, mine))
-            if score.better(high, low):
-                found[name] = (own - low) / (high - low) + 0.0  # adding 0.0 turns -0.0 into 0.0
+        gain, gap = ([one[seed] - base[seed] for seed in shared] for one in (mine, best))
+        share = ratio_of_means(gain, gap)
+        if share is not None and score.better(sum(gap), 0):
+            low, high = share[1:] if name not in ends[0] else (None, None)  # FedAvg closes 0 and Oracle 1 of the gap
+            found[name] = (share[0] + 0.0, low, high)  # adding 0.0 turns -0.0 into 0.0
     return found
 
 
+_BETTER, _WORSE = ("is better than", "are better than"), ("is worse than", "are worse than")
+_UNKNOWN = ("cannot be told from", "cannot be told from")
+
+
+def verdict(rows: Sequence[Row], score: Score) -> list[str]:
+    """Says in a sentence which algorithms are better or worse than the first, or cannot be told from it.
+
+    By paired t tests over the seeds at 5 %, with Holm's correction for the number of algorithms.
+
+    Args:
+        rows: Rows of `results.csv`.
+        score: Score to compare.
+
+    Returns:
+        The sentence; nothing for a single algorithm.
+    """
+    first, *others = rows
+    gains = {row["algorithm"]: _gain(row) for row in others}
+    tested = {name: p_value(gain) for name, gain in gains.items() if gain.margin is not None}
+    corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
+    kinds: dict[tuple[str, str], list[str]] = {_BETTER: [], _WORSE: [], _UNKNOWN: []}
+    for name, gain in gains.items():
+        side = _BETTER if score.better(gain.mean or 0.0, 0.0) else _WORSE
+        kinds[side if corrected.get(name, 1.0) < 1 - LEVEL else _UNKNOWN].append(name)
+    parts = []
+    for (of_one, of_several), names in kinds.items():
+        if names:
+            listed = " and ".join(", ".join(names).rsplit(", ", 1))
+            parts.append(f"{listed} {of_one if len(names) == 1 else of_several} {first['algorithm']}")
+    how = "paired t tests over seeds at 5 %, with Holm's correction" if tested else "a test needs two seeds"
+    return [f"Test {score.title}: {'; '.join(parts)} ({how})."] if parts else []
+
+
+def _gain(row: Row) -> Interval:
+    mean, high = row["difference"], row["difference_high"]
+    return Interval(mean, None if mean is None or high is None else high - mean, row["pairs"] or 0)
+
+
 NOTE_ON_COSTS = "Rounds, MiB and local steps"  # first words of the note on the columns about a target
-_FOR_THE_SCORE = (
-    "some clients had not taken part yet and got a model for the score alone, whose training and traffic do not count"
-)
 _PAIRED = ("frozen part of the module", "initial model", "partition")  # fingerprint entries, equal in paired runs
 
 
-def _mismatches(comparison: Comparison, done: Sequence[Job]) -> list[str]:
+def _notes_on_pairs(comparison: Comparison, done: Iterable[Job]) -> list[str]:
     """Returns notes on the pairing of runs, such as runs of one seed that started from different weights."""
     if comparison.first.to_dict().get("tiny"):
         return ["Tiny runs only show whether everything runs; they are not paired."]
     notes = []
+    prints = {job: read_fingerprint(job.folder) for job in done}
     for seed in comparison.seeds:
-        found = {job.name: read_fingerprint(job.folder) for job in done if job.seed == seed}
-        if lost := [name for name, one in found.items() if not one]:
+        lost = [job.name for job, one in prints.items() if job.seed == seed and not one]
+        if lost:
             notes.append(
                 f"Under seed {seed}, it is unknown whether the runs of {', '.join(lost)} are paired, since they have "
                 "no checkpoint.pt."
             )
-        prints = {name: one for name, one in found.items() if one}
         for what in _PAIRED:
-            values = {one[what] for one in prints.values()}
-            if len(values) > 1:
+            if len({one[what] for job, one in prints.items() if job.seed == seed and one}) > 1:
                 notes.append(f"Warning: under seed {seed} the runs do not share one {what}: nothing is paired.")
-    if share_initial_model([job.folder for job in done if job.name == comparison.names[0]]):
+    if share_initial_model([job.folder for job in prints if job.name == comparison.names[0]]):
         notes.append(f"{SAME_START}.")
     return notes
 
 
-def _notes(
-    comparison: Comparison,
-    runs: Sequence[Row],
-    rows: Sequence[Row],
-    target: float | None,
-    score: Score,
-    early: Sequence[str],
-) -> list[str]:
-    first, seeds, name = comparison.names[0], len(comparison.seeds), score.title
+def _notes_on_columns(comparison: Comparison, rows: Sequence[Row], score: Score) -> list[str]:
+    first, name, target = comparison.names[0], score.title, rows[0]["target"]
+    several, runs = len(comparison.seeds) > 1, {row["runs"] for row in rows}
+    over = count_noun(runs.pop(), "seed") if len(runs) == 1 else "seeds"
+    spread = f", mean ± standard deviation over {over}" if several else ". One seed: no deviation and no interval"
+    lower = "" if score.higher_is_better else " (lower is better)"
+    worst = f"the {'lowest' if score.higher_is_better else 'highest'} {name} that a run ends with"
+    until = f"{target or 0:g} ({worst if comparison.target is None else 'as asked'})"
     clients = comparison.first.evaluation.clients
-    sample = None if isinstance(clients, str) else clients
-    what = f"{score.heading}: weighted test {name} after the last round"
-    what += "" if score.higher_is_better else " (lower is better)"
-    counts = {row["runs"] for row in rows}
-    over = count_noun(counts.pop(), "seed") if len(counts) == 1 else "seeds"
-    notes = [f"{what}, mean ± standard deviation over {over}."]
-    if seeds == 1:
-        notes = [f"{what}. One seed: no deviation and no interval."]
-    elif len(rows) > 1:
-        notes.append(f"Difference to {first}: mean over paired seeds [95 % interval by Student's t].")
-    if any(row["gap_closed"] is not None for row in rows):
-        notes.append(
-            f"Gap closed: an algorithm's gain in test {name} over FedAvg, as a share of the gain of Oracle, which is "
-            f"FedAvg within the true clusters{'' if seeds == 1 else '; from means over seeds'}."
-        )
-    if any(row["ari_mean"] is not None for row in rows):
-        notes.append(ARI_NOTE)
-    if any(row["tuned_mean"] is not None for row in rows):
-        notes.append(f"Tuned {name}: test {name} of clients that fine-tuned their models (evaluation.fine_tune).")
-    if any(row["newcomers_mean"] is not None for row in rows):
-        notes.append(f"Newcomers: test {name} of clients that were held out (data.newcomers) and placed at the end.")
-    if sample is not None:
-        notes.append(f"Scores are over a fixed sample of {sample} clients (evaluation.clients).")
-    if target is not None:
-        worst = "lowest" if score.higher_is_better else "highest"
-        origin = f"the {worst} {name} that a run ends with" if comparison.target is None else "as asked"
-        state = "are scored" if comparison.first.evaluation.clients == "all" else "have a model"
-        notes.append(
-            f"{NOTE_ON_COSTS}: until the test {name} is {target:g} ({origin}). Only rounds in which "
-            f"all clients {state} count; nothing is chosen by test data."
-            + (f" Where {', '.join(early)} first reached it, {_FOR_THE_SCORE}." if early else "")
-        )
-    for row in rows:
-        experiment = comparison.experiments[row["algorithm"]]
-        if row["rounds_with_all_clients"]:
-            notes.append(
-                f"† {row['algorithm']} trains every client in {row['rounds_with_all_clients']} of "
-                f"{experiment.rounds} rounds, whatever the cohort size."
-            )
-        if own := training_differences(comparison.first, experiment):
-            notes.append(f"{row['algorithm']} trains with {', '.join(own)}; in brackets: {first}.")
-        if late := describe_late_clustering(experiment.algorithm, experiment.rounds):
-            notes.append(late.replace(type(experiment.algorithm).__name__, str(row["algorithm"]), 1) + ".")
-        if row.get("pairs_over_shared_clients"):
-            notes.append(
-                f"{row['algorithm']}: its runs and those of {first} score different clients under "
-                f"{row['pairs_over_shared_clients']} of {row['pairs']} seeds; the difference is over the clients that "
-                "both score."
-            )
-        if row.get("pairs_unknown"):
-            notes.append(
-                f"{row['algorithm']}: under {row['pairs_unknown']} seeds its runs and those of {first} score "
-                f"different clients, and the {name} over the clients that both score is unknown; these seeds do not "
-                "count in the difference."
-            )
-    notes += _notes_of_runs(comparison, runs)
-    if any(getattr(shift, "participants", "all") == "warm" for shift in comparison.first.data.shift):
-        notes.append(
-            "Only the data of clients that have a model shift (participants: warm), so the shifts differ between "
-            "algorithms."
-        )
-    return notes
+    state = "are scored" if clients == "all" else "have a model"
+    known = {column for row in rows for column, value in row.items() if value is not None}
+    warm = any(getattr(shift, "participants", "all") == "warm" for shift in comparison.first.data.shift)
+    return _those_that_hold(
+        (True, f"{score.heading}: weighted test {name} after the last round{lower}{spread}."),
+        (several and rows[1:], f"Difference to {first}: mean over paired seeds [95 % interval by Student's t]."),
+        ("gap_closed" in known, "Gap closed: share of Oracle's gain over FedAvg [95 % interval by Fieller's theorem]."),
+        ("ari_mean" in known, ARI_NOTE),
+        ("tuned_mean" in known, f"Tuned {name}: of clients that fine-tuned their models (evaluation.fine_tune)."),
+        ("newcomers_mean" in known, f"Newcomers: test {name} of clients that were held out (data.newcomers)."),
+        (not isinstance(clients, str), f"Scores are over a fixed sample of {clients} clients (evaluation.clients)."),
+        (target is not None, f"{NOTE_ON_COSTS}: until the test {name} is {until} and all clients {state}."),
+        (warm, "Shifts differ between algorithms: only the data of clients that have a model shift."),
+    )
 
 
-def _notes_of_runs(comparison: Comparison, runs: Sequence[Row]) -> list[str]:
-    notes = []
-    for name in comparison.names:
-        if caveat := comparison.experiments[name].algorithm.caveat:
-            notes.append(f"{caveat}.")
-        mine = [run for run in runs if run["algorithm"] == name]
-        if chosen := {run["seed"]: run["clusters_chosen"] for run in mine if run.get("clusters_chosen") is not None}:
-            seeds = f" (seeds {join_ids(list(chosen))})" if len(chosen) > 1 else ""
-            notes.append(f"{name}: num_clusters: auto chose {join_ids(list(chosen.values()))}{seeds}.")
-        stopped = sum(bool(run.get("stopped")) for run in mine)
-        unplaced = sum(bool(run.get("not_scored")) for run in mine)
-        if stopped:
-            notes.append(f"{name}: {stopped} of {len(mine)} runs stopped early; their last round counts.")
-        if unplaced:
-            notes.append(
-                f"{name}: in {unplaced} of {len(mine)} runs some clients have no model at the end and are not scored "
-                "(evaluation.clients: all scores them)."
-            )
-        for run in mine:
-            if run["status"] == "failed":
-                notes.append(f"{name}, seed {run['seed']}, failed: {run['error']}")
-    return notes
+def _notes_on_algorithm(
+    comparison: Comparison, row: Row, runs: Sequence[Row], done: Sequence[Job], score: Score
+) -> list[str]:
+    name, first = row["algorithm"], comparison.names[0]
+    experiment = comparison.experiments[name]
+    algorithm, rounds, with_all = experiment.algorithm, experiment.rounds, row["rounds_with_all_clients"]
+    trained = ", ".join(training_differences(comparison.first, experiment))
+    late = (describe_late_clustering(algorithm, rounds) or "").replace(type(algorithm).__name__, name, 1)
+    shared, unknown = row.get("pairs_over_shared_clients"), row.get("pairs_unknown")
+    chosen = {run["seed"]: run["clusters_chosen"] for run in runs if run.get("clusters_chosen") is not None}
+    seeds = f" (seeds {join_ids(list(chosen))})" if len(chosen) > 1 else ""
+    flags = ("stopped", "not_scored", "early")
+    stopped, unscored, early = (sum(bool(run.get(flag)) for run in runs) for flag in flags)
+    explain = algorithm.explain_result
+    found = {job.seed: text for job in done if (text := explain(partial(read_table, job.folder / "clusters.csv")))}
+    seed, why = next(iter(found.items()), (None, None))
+    return _those_that_hold(
+        (with_all, f"† {name} trains every client in {with_all} of {rounds} rounds, whatever the cohort size."),
+        (early, f"{name} reached the target with models for the score alone, whose cost does not count."),
+        (trained, f"{name} trains with {trained}; in brackets: {first}."),
+        (late, f"{late}."),
+        (
+            shared,
+            f"{name}: under {shared} of {row.get('pairs')} seeds the difference is over clients scored in both runs.",
+        ),
+        (
+            unknown,
+            f"{name}: {unknown} seeds are left out: the {score.title} of clients scored in both runs is unknown.",
+        ),
+        (algorithm.caveat, f"{algorithm.caveat}."),
+        (chosen, f"{name}: num_clusters: auto chose {join_ids(list(chosen.values()))}{seeds}."),
+        (stopped, f"{name}: {stopped} of {len(runs)} runs stopped early; their last round counts."),
+        (unscored, f"{name}: in {unscored} of {len(runs)} runs clients have no model at the end and are not scored."),
+        (found, f"{name}, {len(found)} of {count_noun(len(done), 'run')} (here seed {seed}): {why}."),
+        *((run["status"] == "failed", f"{name}, seed {run['seed']}, failed: {run.get('error')}") for run in runs),
+    )
+
+
+def _those_that_hold(*sentences: tuple[object, str]) -> list[str]:
+    return [sentence for condition, sentence in sentences if condition]

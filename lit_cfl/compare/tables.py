@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.text import Text
@@ -15,15 +16,8 @@ from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.csv_log import write_rows
 
 _WIDE, _NO_LIMIT = 130, 1000  # widths in characters
-_TEX = {
+_TEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "<": r"\textless{}",
@@ -34,38 +28,47 @@ _TEX = {
 }
 
 
-def cells(results: Results) -> list[list[str]]:
+class _Column(NamedTuple):
+    """A column: whether a narrow terminal and a paper show it, and a value of a row without which nothing shows it."""
+
+    heading: str
+    show: Callable[[Row], str]
+    screen: bool = True
+    paper: bool = True
+    needs: str | None = "algorithm"
+
+
+def _columns(results: Results) -> list[_Column]:
+    rows, score, first = results.rows, results.score.title, results.rows[0]
+    at = "target" if first["target"] is None else f"{first['target']:g}"
+    known = {name for row in rows for name, value in row.items() if value is not None}
+    uneven = len({row["runs"] for row in rows}) > 1
+    count = None if "ari_mean" in known else "clusters_mean"  # agreement says more than the number of clusters
+    columns = [
+        _Column("algorithm", lambda row: row["algorithm"] + ("†" if row["rounds_with_all_clients"] else "")),
+        _Column("seeds", lambda row: str(row["runs"]), screen=False, paper=uneven),
+        _Column(f"test {score}", lambda row: _spread(row, "test")),
+        _Column(f"val {score}", lambda row: _spread(row, "val"), screen=False, paper=False, needs="val_mean"),
+        _Column(f"tuned {score}", lambda row: _spread(row, "tuned"), needs="tuned_mean"),
+        _Column("newcomers", lambda row: _spread(row, "newcomers"), needs="newcomers_mean"),
+        _Column(f"difference to {first['algorithm']}", lambda row: "" if row is first else _difference(row)),
+        _Column("gap closed", lambda row: _interval(row, "gap_closed", ".2f"), needs="gap_closed"),
+        _Column("ARI", lambda row: _spread(row, "ari", 2), needs="ari_mean"),
+        _Column("clusters", lambda row: _spread(row, "clusters", 1), needs=count),
+        _Column(f"rounds to {at}", lambda row: _cost(row, "rounds_to_target"), paper=False),
+        _Column(f"MiB to {at}", lambda row: _cost(row, "mib_to_target", mebibytes), paper=False),
+        _Column(f"local steps to {at}", lambda row: _cost(row, "local_steps_to_target", "{:.0f}".format), paper=False),
+        _Column("traffic MiB", lambda row: "-" if row["mib"] is None else mebibytes(row["mib"]), screen=False),
+        _Column("local steps", lambda row: number(row["local_steps"], 0), screen=False, paper=False),
+        _Column("time s", lambda row: number(row["seconds"], 1), screen=False, paper=False),
+    ]
+    return [column for column in columns if column.needs in known]
+
+
+def cells(results: Results, shown: Callable[[_Column], bool] = lambda column: True) -> list[list[str]]:
     """Formats the headings and one line per algorithm as plain text; a dash means unknown."""
-    rows, score = results.rows, results.score.title
-    target = rows[0]["target"]
-    at = "target" if target is None else f"{target:g}"
-    columns: dict[str, Callable[[Row], str]] = {
-        "algorithm": lambda row: row["algorithm"] + ("†" if row["rounds_with_all_clients"] else ""),
-        "seeds": lambda row: str(row["runs"]),
-        f"test {score}": lambda row: _spread(row, "test"),
-        f"val {score}": lambda row: _spread(row, "val"),
-        f"tuned {score}": lambda row: _spread(row, "tuned"),
-        "newcomers": lambda row: _spread(row, "newcomers"),
-        f"difference to {rows[0]['algorithm']}": lambda row: "" if row is rows[0] else _difference(row),
-        "gap closed": lambda row: number(row["gap_closed"], 2),
-        "ARI": lambda row: _spread(row, "ari", 2),
-        "clusters": lambda row: _spread(row, "clusters", 1),
-        f"rounds to {at}": lambda row: _cost(row, "rounds_to_target"),
-        f"MiB to {at}": lambda row: _cost(row, "mib_to_target", mebibytes),
-        f"local steps to {at}": lambda row: _cost(row, "local_steps_to_target", "{:.0f}".format),
-        "traffic MiB": lambda row: "-" if row["mib"] is None else mebibytes(row["mib"]),
-        "local steps": lambda row: number(row["local_steps"], 0),
-        "time s": lambda row: number(row["seconds"], 1),
-    }
-    optional = {f"val {score}": "val_mean", f"tuned {score}": "tuned_mean"}
-    optional |= {"newcomers": "newcomers_mean", "gap closed": "gap_closed"}
-    optional |= {"ARI": "ari_mean", "clusters": "clusters_mean"}
-    for heading, name in optional.items():
-        if all(row[name] is None for row in rows):
-            del columns[heading]
-    if "ARI" in columns:  # where true clusters are known, agreement with them says more than the number of clusters
-        columns.pop("clusters", None)
-    return [list(columns), *([text(row) for text in columns.values()] for row in rows)]
+    columns = [column for column in _columns(results) if shown(column)]
+    return [[column.heading for column in columns], *([column.show(row) for column in columns] for row in results.rows)]
 
 
 def _spread(row: Row, name: str, digits: int = 3) -> str:
@@ -74,10 +77,14 @@ def _spread(row: Row, name: str, digits: int = 3) -> str:
 
 
 def _difference(row: Row) -> str:
-    mean, low, high = (row[name] for name in ("difference", "difference_low", "difference_high"))
-    if mean is None:
+    return _interval(row, "difference", "+.3f")
+
+
+def _interval(row: Row, name: str, form: str) -> str:
+    value, low, high = (row.get(f"{name}{end}") for end in ("", "_low", "_high"))
+    if value is None:
         return "-"
-    return f"{mean:+.3f}" + ("" if low is None else f" [{low:+.3f}, {high:+.3f}]")
+    return f"{value:{form}}" + ("" if low is None else f" [{low:{form}}, {high:{form}}]")
 
 
 def _cost(row: Row, name: str, show: Callable[[float], str] = "{:.1f}".format) -> str:
@@ -90,15 +97,12 @@ def _cost(row: Row, name: str, show: Callable[[float], str] = "{:.1f}".format) -
 
 def show_table(console: Console, results: Results) -> None:
     """Prints the table: fewer columns in a narrow terminal, all of them in a file or pipe."""
-    lines = cells(results)
-    if console.is_terminal and console.width < _WIDE:
-        dropped = ("seeds", f"val {results.score.title}", "traffic MiB", "local steps", "time s")
-        kept = [k for k, heading in enumerate(lines[0]) if heading not in dropped]
-        lines = [[line[k] for k in kept] for line in lines]
-    table = new_table(*(heading.replace(" to ", " to\n") for heading in lines[0]))
+    narrow = console.is_terminal and console.width < _WIDE
+    headings, *lines = cells(results, lambda column: column.screen or not narrow)
+    table = new_table(*(heading.replace(" to ", " to\n") for heading in headings))
     for column in table.columns:
         column.no_wrap = True
-    for line in lines[1:]:
+    for line in lines:
         table.add_row(*map(Text, line))
     # wide enough that no cell is cut off
     new_console(file=console.file, width=_NO_LIMIT, force_terminal=console.is_terminal).print(table)
@@ -131,7 +135,11 @@ def as_latex(results: Results) -> str:
     It leaves out the costs of a target, steps and time, validation scores, unknown columns, and the seeds if all rows
     have the same number.
     """
-    first, *figures = _columns_of_a_paper(results)
+
+    def is_shown(column: _Column) -> bool:
+        return column.paper and any(column.show(row) not in ("", "-") for row in results.rows)
+
+    first, *figures = cells(results, is_shown)
     headings, lines = list(map(latex, first)), [[latex(name), *map(_latex_figure, rest)] for name, *rest in figures]
     # LaTeX would take a [ or * at the start of a line as an argument of the \\ before it
     rows = ["{}" * line[0].startswith(("[", "*")) + " & ".join(line) + r" \\" for line in lines]
@@ -144,17 +152,6 @@ def as_latex(results: Results) -> str:
     ]
     about = "% needs \\usepackage{booktabs}; results.md and results.csv have all columns"
     return "\n".join([about, *notes, *head, *rows, r"\bottomrule", r"\end{tabular}"]) + "\n"
-
-
-def _columns_of_a_paper(results: Results) -> list[list[str]]:
-    lines = cells(results)
-    dropped = {f"val {results.score.title}", "local steps", "time s"}
-    if len({row["runs"] for row in results.rows}) == 1:
-        dropped.add("seeds")
-    dropped.update(heading for heading in lines[0] if heading.startswith(("rounds to ", "MiB to ", "local steps to ")))
-    known = [any(value not in ("", "-") for value in column) for column in zip(*lines[1:], strict=True)]
-    kept = [k for k, heading in enumerate(lines[0]) if known[k] and heading not in dropped]
-    return [[line[k] for k in kept] for line in lines]
 
 
 def latex(text: str) -> str:

@@ -31,15 +31,18 @@ def make_page(paths: Sequence[Path], command: Sequence[str]) -> Page:
     score = main_score_of(groups)
     problems = [problem for source in sources for problem in source.problems]
     guard = DrawingGuard(lambda line: problems.append(f"{line}."))
-    sections, lines = [], overview.headline(groups, score)
+    sections, lines = [], list[str]()
     if groups:
         comparisons = [source.path for source in sources if source.kind == "comparison"]
         tables = []
         for path in comparisons:
-            found, wrong = overview.read_comparison(path, score)
-            of = f": {path.resolve().name}" if len(comparisons) > 1 else ""
-            tables += [replace(table, title=f"{table.title}{of}") for table in found]
+            said, found, wrong = overview.read_comparison(path, score)
+            name = path.resolve().name
+            several = len(comparisons) > 1
+            lines += [f"{name}: {sentence}" if several else sentence for sentence in said]
+            tables += [replace(table, title=f"{table.title}: {name}") if several else table for table in found]
             problems += wrong
+        lines += overview.headline(groups, score)
         sections += [overview.section(groups, score, tables), over_rounds.section(groups, score, guard)]
         sections.append(_clusters(groups, score))
     for number, source in enumerate(sources):

@@ -7,11 +7,11 @@ from statistics import fmean
 from lit_cfl.errors import InputError, join_ids
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.ranks import rank_diagram
-from lit_cfl.report.blocks import Block, Section, Table
+from lit_cfl.report.blocks import Block, Section, Table, Text
 from lit_cfl.report.overview import describe_uneven, last_value, read_comparison
 from lit_cfl.report.sources import ReportSource, data_of, have_same_data, main_score_of
 from lit_cfl.scores import Score
-from lit_cfl.statistics import Ranking, friedman
+from lit_cfl.statistics import LEVEL, Ranking, friedman
 
 _HELD_OUT = ("validation", "test", "newcomers")  # options of data that only say what is not trained on
 _FEWEST = 3  # minimum number of methods for Friedman's test
@@ -51,15 +51,18 @@ def list_sections(sources: Sequence[ReportSource], problems: list[str]) -> tuple
     figure = DrawingGuard(lambda line: problems.append(f"{line}."))("mean ranks", partial(rank_diagram, ranking))
     sections = [Section("Methods over the data sets", blocks if figure is None else [*blocks, figure])]
     for name, source in zip(names, sources, strict=True):
-        tables, found = read_comparison(source.path, score)
+        said, tables, found = read_comparison(source.path, score)
         problems += [f"{name}: {problem}" for problem in found]
-        sections.append(Section(name, tables))
+        sections.append(Section(name, [*map(Text, said), *tables]))
     return [_headline(ranking)], sections
 
 
 def _headline(ranking: Ranking) -> str:
     listed = ", ".join(f"{method} {rank:.2f}" for method, rank in ranking.mean_ranks.items())
-    return f"Mean ranks over {ranking.data_sets} data sets (1 = best on each): {listed}."
+    found = f"Friedman's test cannot tell them apart (p = {ranking.p_value:.2g})"
+    if ranking.p_value < 1 - LEVEL:
+        found = f"Nemenyi's test tells apart those that differ by more than {ranking.critical_difference:.2f}"
+    return f"Mean ranks over {ranking.data_sets} data sets (1 = best on each): {listed}. {found}."
 
 
 def _note_equal_sources(names: Sequence[str], sources: Sequence[ReportSource]) -> list[str]:

@@ -128,7 +128,7 @@ def describe_uneven(groups: Sequence[Group]) -> str | None:
 
 
 def headline(groups: Sequence[Group], score: Score) -> list[str]:
-    """Summarises the results in a few sentences. Groups are ranked only if their scores are comparable."""
+    """Summarises the results in a few sentences; only the tests of a comparison say which are better or worse."""
     lines, column = [], f"test/weighted_{score.name}"
     values = {group.name: [last_value(run, column) for run in group.counted if run.rows] for group in groups}
     known = {name: [value for value in own if value is not None] for name, own in values.items()}
@@ -136,50 +136,47 @@ def headline(groups: Sequence[Group], score: Score) -> list[str]:
     partly = [name for name, own in known.items() if own and name not in means]
     if means:
         over = all(run.over for group in groups for run in group.counted)
+        listed = ", ".join(f"{name} {mean:.3f}" for name, mean in list(means.items())[:_NAMED])
+        more = f" and {len(means) - _NAMED} more" if len(means) > _NAMED else ""
+        lines.append(f"Test {score.title} {'after the last round' if over else 'so far'}: {listed}{more}.")
         uneven = describe_uneven([group for group in groups if group.name in means]) if over else None
-        ranked = over and not uneven
-        order = sorted(means, key=lambda name: means[name], reverse=score.higher_is_better) if ranked else list(means)
-        listed = ", ".join(f"{name} {means[name]:.3f}" for name in order[:_NAMED])
-        more = f" and {len(order) - _NAMED} more" if len(order) > _NAMED else ""
-        when = "after the last round" if over else "so far"
-        sorting = ", best first" if ranked and len(order) > 1 else ""
-        lines.append(f"Test {score.title} {when}{sorting}: {listed}{more}.")
-        if uneven:
-            lines.append(f"Not ranked, since these are {uneven}.")
+        lines += [f"These are {uneven}."] if uneven else []
     if partly:
         lines.append(f"Test {score.title} is unknown under some seeds of {', '.join(partly)}.")
     by_name = {group.name: group for group in groups}
-    best_first = [by_name[name] for name in order] if means else groups
+    best_first = sorted(means, key=lambda name: means[name], reverse=score.higher_is_better) or list(by_name)
     # Oracle is left out, since it is given the true clusters
-    shown = next((group for group in best_first if group.first.algorithm != "Oracle"), None)
-    first, several = shown and shown.first, shown is not None and len(shown.runs) > 1
+    shown = next((by_name[name] for name in best_first if by_name[name].first.algorithm != "Oracle"), None)
+    if shown is None:
+        return lines
     ari, count, clients = (
-        last_value(first, name) if first else None for name in ("clusters/ari", "clusters/count", "clients/evaluated")
+        last_value(shown.first, name) for name in ("clusters/ari", "clusters/count", "clients/evaluated")
     )
     # with as many clusters as clients (Local), no clients share a model
-    if shown is not None and count is not None and count > 1 and count != clients:
+    if count is not None and count > 1 and count != clients:
         agreement = "" if ari is None else f" Their agreement with the true clusters is {ari:.2f} (1 = equal)."
-        subject = f"Under the first seed, {shown.name}" if several else shown.name
+        subject = f"Under the first seed, {shown.name}" if len(shown.runs) > 1 else shown.name
         lines.append(f"{subject} divides the clients into {count:g} clusters.{agreement}")
     return lines
 
 
-def read_comparison(path: Path, score: Score) -> tuple[list[Table], list[str]]:
-    """Reads `results.csv` and `runs.csv` of a comparison. Returns its table, and its problems in words."""
+def read_comparison(path: Path, score: Score) -> tuple[list[str], list[Table], list[str]]:
+    """Reads `results.csv` and `runs.csv` of a comparison. Returns its verdict, its table, and its problems in words."""
     problems: list[str] = []
-    file = path / "results.csv"
-    table = attempt(problems, file, lambda: _table_of_differences(path, score))
-    runs = path / "runs.csv"
+    file, runs = path / "results.csv", path / "runs.csv"
+    said, tables = attempt(problems, file, lambda: _read_results(path, score)) or ([], [])
     rows = attempt(problems, runs, lambda: read_table(runs, text=("algorithm",))) or []
     failed = [row for row in rows if row.get("status") == "failed"]
     problems += [f"{row['algorithm']}, seed {row['seed']}, failed: {row.get('error')}." for row in failed]
-    return ([table] if table is not None else []), problems
+    return said, tables, problems
 
 
-def _table_of_differences(path: Path, score: Score) -> Table:
-    from lit_cfl.compare.results import Results  # imports Lightning
+def _read_results(path: Path, score: Score) -> tuple[list[str], list[Table]]:
+    from lit_cfl.compare.results import Results, verdict  # imports Lightning
     from lit_cfl.compare.tables import cells, read_notes
 
     rows = read_table(path / "results.csv", text=("algorithm",))
+    said = verdict(rows, score)
     head, *lines = cells(Results([], rows, [], {}, score))
-    return Table("Compared seed by seed", head, lines, note=" ".join(read_notes(path)))
+    note = " ".join(note for note in read_notes(path) if note not in said)
+    return said, [Table("Compared seed by seed", head, lines, note=note)]

@@ -9,9 +9,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lit_cfl.compare.results import COLUMNS, NOTE_ON_COSTS, Results, common_target, cost_of, gaps_closed, run_columns
+from lit_cfl.compare.results import (
+    COLUMNS,
+    NOTE_ON_COSTS,
+    Results,
+    common_target,
+    cost_of,
+    gaps_closed,
+    run_columns,
+    verdict,
+)
 from lit_cfl.compare.tables import as_latex, as_markdown, cells, latex, read_notes, show_table, write_tables
-from lit_cfl.scores import ACCURACY, CLASSIFIER, Score
+from lit_cfl.scores import ACCURACY, Score
+from lit_cfl.statistics import interval, p_value
 
 
 def rows(*accuracies: float | None, unplaced: dict[int, int] | None = None) -> list[dict[str, Any]]:
@@ -30,10 +40,10 @@ def rows(*accuracies: float | None, unplaced: dict[int, int] | None = None) -> l
     ]
 
 
-def reached(rounds: int, mib: float) -> dict[str, Any]:
+def reached(rounds: int, mib: float, early: bool = False) -> dict[str, Any]:
     steps = 5 * (rounds + 1)  # 10 more at each evaluation, in rounds 1, 3, ...
     local = {"local_steps_to_target": steps, "local_examples_to_target": 10 * steps}
-    return {"rounds_to_target": rounds, "mib_to_target": mib} | local
+    return {"rounds_to_target": rounds, "early": early, "mib_to_target": mib} | local
 
 
 def test_cost_is_of_the_first_round_that_reaches_the_target():
@@ -47,9 +57,8 @@ def test_cost_is_of_the_first_round_that_reaches_the_target():
 def test_a_round_in_which_clients_have_no_model_does_not_count():
     table = rows(0.9, 0.9, 0.8, unplaced={0: 30, 1: 1})
     assert cost_of(table, 0.5) == reached(5, 2.5)
-    assert cost_of([row | {"clients/evaluated": 40} for row in table], 0.5) == reached(
-        1, 0.5
-    )  # as with `evaluation.clients: all`
+    all_scored = [row | {"clients/evaluated": 40} for row in table]  # as with `evaluation.clients: all`
+    assert cost_of(all_scored, 0.5) == reached(1, 0.5, early=True)
 
 
 def test_the_common_target_is_below_every_end_by_less_than_a_thousandth():
@@ -167,9 +176,15 @@ def test_a_narrow_terminal_gets_fewer_columns_and_a_pipe_all(terminal: bool, sho
 
 
 CLASSES = {"mine": "IFCA", "average": "FedAvg", "bound": "Oracle", "equal": "FedAvg"}
-
-
-ACCURACIES = {"mine": (0.5, 0.75), "average": (0.25, 0.5), "bound": (0.75, 0.875), "equal": (0.0, 0.0)}
+ROWS: list[dict[str, Any]] = [{"algorithm": name, "class": kind, "added": None} for name, kind in CLASSES.items()]
+# gains over "average": 1, 2 and 3 sixteenths; 4, 5 and 6 sixteenths (Oracle); none
+ACCURACIES = {
+    "mine": (0.3125, 0.625, 0.4375),
+    "average": (0.25, 0.5, 0.25),
+    "bound": (0.5, 0.8125, 0.625),
+    "equal": (0.25, 0.5, 0.25),
+}
+T2 = 4.302653  # 97.5 % quantile of Student's t with two degrees of freedom
 
 
 def runs(accuracies: dict[str, tuple[float | None, ...]], name: str = "accuracy") -> list[dict[str, Any]]:
@@ -180,40 +195,104 @@ def runs(accuracies: dict[str, tuple[float | None, ...]], name: str = "accuracy"
     ]
 
 
-ROWS: list[dict[str, Any]] = [{"algorithm": name, "class": kind, "added": None} for name, kind in CLASSES.items()]
+def shares(accuracies: dict[str, tuple[float | None, ...]], rows: list[dict[str, Any]] = ROWS) -> dict[str, Any]:
+    return gaps_closed(rows, runs(accuracies), ACCURACY)
 
 
-def test_share_is_that_of_means_over_seeds_and_the_first_fedavg_counts():
-    found = gaps_closed(ROWS, runs(ACCURACIES), CLASSIFIER[0])
-    gap = (0.75 + 0.875 - 0.25 - 0.5) / 2
-    assert found == {"mine": 0.25 / gap, "average": 0.0, "bound": 1.0, "equal": -0.375 / gap}
+def test_share_of_the_gap_is_that_of_means_over_seeds_with_its_interval():
+    """In sixteenths, the gains have the means 2 and 5, and both variances and the covariance are 1."""
+    found = shares(ACCURACIES)
+    k = T2**2 / 3
+    a, b, c = 25 - k, 10 - k, 4 - k
+    root = (b * b - a * c) ** 0.5
+    assert found["mine"] == pytest.approx((0.4, (b - root) / a, (b + root) / a), rel=1e-6)
+    assert (found["average"], found["bound"], found["equal"][0]) == ((0.0, None, None), (1.0, None, None), 0.0)
+    assert shares({**ACCURACIES, "mine": (0.5, 0.75, 0.5)})["mine"][0] == 0.8  # 4, 4 and 4 sixteenths
 
 
 def test_fedavg_closes_no_gap_where_lower_is_better():
     losses = {name: tuple(1 - value for value in values) for name, values in ACCURACIES.items()}
     found = gaps_closed(ROWS, runs(losses, "mae"), Score("mae", higher_is_better=False))
-    assert str(found["average"]) == "0.0"  # not -0.0
+    assert str(found["average"][0]) == "0.0"  # not -0.0
+    assert found["mine"] == pytest.approx(shares(ACCURACIES)["mine"])
+    assert gaps_closed(ROWS, runs(ACCURACIES, "mae"), Score("mae", higher_is_better=False)) == {}
 
 
-def test_the_gap_is_that_of_the_fedavg_and_the_oracle_with_the_same_layers():
-    rows = [row | {"added": "bn*" if row["algorithm"] == "average" else None} for row in ROWS]
-    found = gaps_closed(rows, runs(ACCURACIES), CLASSIFIER[0])
-    assert (found["equal"], found["bound"], found["average"]) == (0.0, 1.0, 0.375 / 0.8125)
-    assert gaps_closed(rows[:-1], runs(ACCURACIES), CLASSIFIER[0]) == {}
+def test_the_gap_is_that_of_the_first_fedavg_and_the_oracle_with_the_same_layers():
+    better = {**ACCURACIES, "average": (0.375, 0.625, 0.375)}
+    assert shares(better)["average"][0] == 0.0
+    other = [row | {"added": "bn*" if row["algorithm"] == "average" else None} for row in ROWS]
+    found = shares(better, other)
+    assert (found["equal"], found["bound"], found["average"][0]) == ((0.0, None, None), (1.0, None, None), 0.4)
+    assert shares(ACCURACIES, other[:-1]) == {}
+    assert shares(ACCURACIES, ROWS[:2]) == {}
 
 
 def test_only_seeds_count_under_which_all_three_score_everyone():
-    some = runs(ACCURACIES | {"bound": (0.75, None)})
-    assert gaps_closed(ROWS, some, CLASSIFIER[0])["mine"] == 0.5
+    assert shares({name: values[:2] for name, values in ACCURACIES.items()}) == {}  # 4 and 5: T1 is 12.7
+    more = {name: (*values, 0.0) for name, values in ACCURACIES.items()}
+    some = runs({**more, "bound": (*ACCURACIES["bound"], None)})
+    assert gaps_closed(ROWS, some, ACCURACY) == shares(ACCURACIES)
+    some = runs({**more, "mine": (*ACCURACIES["mine"], 1.0)})
     for run in some:
-        run["not_scored"] = 3 if (run["algorithm"], run["seed"]) == ("average", 0) else 0
-    assert gaps_closed(ROWS, some, CLASSIFIER[0]) == {}
+        run["not_scored"] = 3 if (run["algorithm"], run["seed"]) == ("average", 3) else 0
+    assert gaps_closed(ROWS, some, ACCURACY) == shares(ACCURACIES)
 
 
-def test_the_share_is_unknown_without_both_or_without_a_gap():
-    assert gaps_closed(ROWS[:2], runs(ACCURACIES), CLASSIFIER[0]) == {}
-    assert gaps_closed(ROWS, runs(ACCURACIES | {"bound": (0.25, 0.5)}), CLASSIFIER[0]) == {}
-    lower = Score("error", higher_is_better=False)
-    assert gaps_closed(ROWS, runs(ACCURACIES, "error"), lower) == {}
-    errors = {name: tuple(1 - value for value in values) for name, values in ACCURACIES.items()}
-    assert gaps_closed(ROWS, runs(errors, "error"), lower)["mine"] == pytest.approx(0.25 / 0.4375)
+def test_no_gap_is_closed_where_oracles_gain_cannot_be_told_from_0(tmp_path: Path):
+    """Gains of Oracle as those of the study of 12 stations: +0.007 [-0.044, 0.057]."""
+    gains = (0.027, 0.006, -0.013)
+    assert str(interval(gains)) == "0.0067 ± 0.0497"
+    same = {"mine": (0.42, 0.44, 0.41), "average": (0.5, 0.5, 0.5), "equal": (0.5, 0.5, 0.5)}
+    found = shares({**same, "bound": tuple(0.5 + gain for gain in gains)})
+    assert found == {}
+    printed = results("average", "bound", gap_closed=found.get("bound"))
+    assert "gap closed" not in cells(printed)[0]
+    assert "gap closed" not in as_latex(printed) + as_markdown(printed, "x", None)
+    write_tables(tmp_path, printed, "x", None)
+    (_, row) = csv.DictReader((tmp_path / "results.csv").open(newline=""))
+    assert [row[f"gap_closed{end}"] for end in ("", "_low", "_high")] == ["", "", ""]
+    assert shares({name: values[:1] for name, values in ACCURACIES.items()}) == {}  # one seed has no interval
+
+
+def test_a_share_of_the_gap_has_its_interval_in_every_table():
+    found = results("A", "B", gap_closed=0.4, gap_closed_low=-0.25, gap_closed_high=0.5)
+    assert [line[cells(found)[0].index("gap closed")] for line in cells(found)] == [
+        "gap closed", "-", "0.40 [-0.25, 0.50]",
+    ]  # fmt: skip
+    assert r"0.40 [$-$0.25, 0.50] \\" in as_latex(found)
+
+
+def gain(name: str, *values: float) -> dict[str, Any]:
+    found = interval(values)
+    ends = {"difference": found.mean, "difference_low": found.low, "difference_high": found.high}
+    return {"algorithm": name, "pairs": found.count} | ends
+
+
+FIRST = {"algorithm": "FedAvg", "pairs": None, "difference": None, "difference_low": None, "difference_high": None}
+HOW = "(paired t tests over seeds at 5 %, with Holm's correction)"
+
+
+def test_the_verdict_says_what_is_better_or_worse_than_the_first_or_cannot_be_told_from_it():
+    better, worse, unknown = gain("IFCA", 0.3, 0.31, 0.29), gain("CFL", -0.2, -0.21, -0.2), gain("FLHC", 0.1, -0.1, 0.2)
+    missing = FIRST | {"algorithm": "Local", "pairs": 1, "difference": 0.5}
+    assert verdict([FIRST, unknown, worse, better], ACCURACY) == [
+        f"Test accuracy: IFCA is better than FedAvg; CFL is worse than FedAvg; FLHC cannot be told from FedAvg {HOW}."
+    ]
+    (other,) = verdict([FIRST, unknown, worse, better, missing], Score("mae", higher_is_better=False))
+    assert other.startswith("Test MAE: CFL is better than FedAvg; IFCA is worse than FedAvg; FLHC and Local cannot")
+    assert verdict([FIRST, missing], ACCURACY) == [
+        "Test accuracy: Local cannot be told from FedAvg (a test needs two seeds)."
+    ]
+    assert verdict([FIRST], ACCURACY) == []
+    names = [{**better, "algorithm": name} for name in "ABC"]
+    assert verdict([FIRST, *names], ACCURACY) == [f"Test accuracy: A, B and C are better than FedAvg {HOW}."]
+
+
+def test_the_verdict_corrects_for_the_number_of_algorithms():
+    """Of 0.5, 0.65 and 0.95, t is the root of 28, and p = 1 - t / (t^2 + 2)^0.5 = 0.034: below 0.05, but not twice."""
+    close, far = gain("A", 0.5, 0.65, 0.95), gain("B", 0.1, -0.1, 0.2)
+    assert close["difference_low"] > 0
+    assert p_value(interval([0.5, 0.65, 0.95])) == pytest.approx(1 - (28 / 30) ** 0.5)
+    assert verdict([FIRST, close], ACCURACY) == [f"Test accuracy: A is better than FedAvg {HOW}."]
+    assert verdict([FIRST, close, far], ACCURACY) == [f"Test accuracy: A and B cannot be told from FedAvg {HOW}."]

@@ -13,7 +13,7 @@ from lit_cfl.compare.command import _outcome
 from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.from_python import ComparisonTables
 from lit_cfl.compare.jobs import Job
-from lit_cfl.compare.results import Results, collect
+from lit_cfl.compare.results import Results, collect, verdict
 from lit_cfl.compare.tables import as_markdown, cells
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.metric_names import CLIENTS, METRICS
@@ -142,12 +142,19 @@ def test_the_table_shows_each_of_them_in_its_column(results: Results):
     ]  # fmt: skip
 
 
+def test_the_verdict_is_the_first_note_of_the_tables(results: Results):
+    assert results.notes[0] == verdict(results.rows, results.score)[0]
+    assert results.notes[0].startswith("Test accuracy: B cannot be told from A (paired t tests")
+    text = as_markdown(results, "x", None)
+    assert text.partition("\n- ")[2].partition("\n")[0] == results.notes[0]
+
+
 def test_notes_count_the_runs_that_stopped_early_and_the_target_as_asked(results: Results):
     assert "B: 1 of 3 runs stopped early; their last round counts." in results.notes
     assert not [note for note in results.notes if note.startswith("A: ")]
     assert any(note.endswith("mean ± standard deviation over 3 seeds.") for note in results.notes)
     (costs,) = [note for note in results.notes if note.startswith("Rounds, MiB and local steps")]
-    assert "until the test accuracy is 0.5 (as asked)" in costs
+    assert costs.endswith("until the test accuracy is 0.5 (as asked) and all clients have a model.")
     assert "stopped early" in as_markdown(results, "x", None)
 
 
@@ -175,7 +182,7 @@ def test_notes_say_that_the_scores_are_of_a_sample(tmp_path: Path):
     notes = collect(Comparison("x", experiments, [0], TARGET), tmp_path, {}).notes
     assert "Scores are over a fixed sample of 5 clients (evaluation.clients)." in notes
     (costs,) = [note for note in notes if note.startswith("Rounds, MiB and local steps")]
-    assert "Only rounds in which all clients have a model count" in costs
+    assert costs.endswith("and all clients have a model.")
 
 
 def test_a_note_names_algorithms_that_reach_the_target_with_models_for_the_score_alone(tmp_path: Path):
@@ -187,9 +194,8 @@ def test_a_note_names_algorithms_that_reach_the_target_with_models_for_the_score
     rows[1] |= {"clusters/unobserved": 5, "clusters/assigned": 7}  # all 12 are scored in round 2, with 0.5
     write_table(table, METRICS, rows)
     notes = collect(Comparison("x", experiments, [0], TARGET), tmp_path, {}).notes
-    assert any(
-        "Where B first reached it, some clients had not taken part yet and got a model for the" in one for one in notes
-    )
+    assert "B reached the target with models for the score alone, whose cost does not count." in notes
+    assert not any(note.startswith("A reached") for note in notes)
 
 
 def test_tables_keep_names_that_pandas_takes_for_missing_values(tmp_path: Path):
@@ -229,8 +235,8 @@ def test_notes_count_the_seeds_under_which_the_two_score_different_clients(tmp_p
     assert (row["pairs"], row["pairs_over_shared_clients"]) == (3, 1)
     # under seed 0, only clients 0 and 1 are shared
     assert row["difference"] == pytest.approx(((0.75 - 0.25) - 0.25 + 0.1875) / 3)
-    assert "B: its runs and those of A score different clients under 1 of 3 seeds; " in " ".join(found.notes)
-    assert "B: in 1 of 3 runs some clients have no model at the end and are not scored" in " ".join(found.notes)
+    assert "B: under 1 of 3 seeds the difference is over clients scored in both runs." in found.notes
+    assert "B: in 1 of 3 runs clients have no model at the end and are not scored." in found.notes
 
 
 def test_the_curve_of_an_algorithm_is_the_mean_of_its_runs_in_a_band_of_one_deviation(results: Results):

@@ -79,7 +79,10 @@ def test_methods_are_ranked_by_the_means_of_their_last_rounds(tmp_path: Path):
         ["CFL", "0.800", "0.800", "0.500", "2.00"],
         ["FedAvg", "0.500", "0.500", "0.600", "2.67"],
     ]
-    assert page.lines == ["Mean ranks over 3 data sets (1 = best on each): IFCA 1.33, CFL 2.00, FedAvg 2.67."]
+    assert page.lines == [  # Friedman's chi-square is 12 / (3 * 3 * 4) * (16 + 36 + 64) - 36 = 8 / 3, and p exp(-4 / 3)
+        "Mean ranks over 3 data sets (1 = best on each): IFCA 1.33, CFL 2.00, FedAvg 2.67. Friedman's test cannot tell "
+        "them apart (p = 0.26)."
+    ]
     assert isinstance(figure, Figure)
     assert figure.name == "ranks"
     assert page.problems == []
@@ -114,14 +117,31 @@ def test_comparisons_on_the_same_data_stay_one_table(tmp_path: Path):
     assert page.sections[0].title == "Results"
 
 
-def test_tables_of_two_comparisons_have_their_names(tmp_path: Path):
+def write_results(path: Path) -> None:
+    row = dict.fromkeys(COLUMNS) | {"class": "FedAvg", "runs": 2, "failed": 0, "test_mean": 0.5, "reached": 0}
+    gain = {"algorithm": "IFCA", "pairs": 2, "difference": 0.25, "difference_low": 0.125, "difference_high": 0.375}
+    write_rows(path / "results.csv", COLUMNS, [row | {"algorithm": "FedAvg"}, row | gain])
+
+
+def test_tables_and_verdicts_of_two_comparisons_have_their_names(tmp_path: Path):
     both = [comparison(tmp_path / name, 8, SCORES["digits"]) for name in ("first", "other")]
-    row = {"algorithm": "FedAvg", "class": "FedAvg", "runs": 2, "failed": 0, "test_mean": 0.5, "reached": 0, "pairs": 0}
     for path in both:
-        write_rows(path / "results.csv", COLUMNS, [dict.fromkeys(COLUMNS) | row])
+        write_results(path)
 
-    def titles(*paths: Path) -> list[str]:
-        return [block.title for block in page_of(*paths).sections[0].blocks if isinstance(block, Table)]
+    def titles(page: Page) -> list[str]:
+        return [block.title for block in page.sections[0].blocks if isinstance(block, Table)]
 
-    assert titles(both[0]) == ["After the last round", "Compared seed by seed"]
-    assert titles(*both)[-2:] == ["Compared seed by seed: first", "Compared seed by seed: other"]
+    one, two = page_of(both[0]), page_of(*both)
+    assert titles(one) == ["After the last round", "Compared seed by seed"]
+    assert titles(two)[-2:] == ["Compared seed by seed: first", "Compared seed by seed: other"]
+    assert one.lines[0].startswith("Test accuracy: IFCA is better than FedAvg (")
+    assert two.lines[:2] == [f"{name}: {one.lines[0]}" for name in ("first", "other")]
+
+
+def test_a_data_set_has_the_verdict_of_its_comparison_above_its_table(tmp_path: Path):
+    paths = comparisons(tmp_path)
+    write_results(paths[1])
+    blocks = {section.title: section.blocks for section in page_of(*paths).sections}
+    text, table = blocks["letters"]
+    assert text.text.startswith("Test accuracy: IFCA is better than FedAvg (")
+    assert table.title == "Compared seed by seed"

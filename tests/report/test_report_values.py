@@ -615,13 +615,13 @@ def test_agreement_is_explained_where_true_clusters_are_known(tmp_path: Path):
         assert ("ARI" in table.head, "ARI" in table.note) == (known, known)
 
 
-def test_the_first_lines_name_the_ten_best_and_what_the_first_run_found(tmp_path: Path):
+def test_the_first_lines_name_ten_and_what_the_first_run_of_the_best_found(tmp_path: Path):
     others = [ended_group(tmp_path, name, {"test/weighted_accuracy": k / 10}) for k, name in enumerate("BCDEFG", 1)]
     others += [ended_group(tmp_path, name, {"test/weighted_accuracy": 0.01 * k}) for k, name in enumerate("HIJKL", 1)]
-    first, second = overview.headline([results_group(tmp_path), *others], ACCURACY)
+    first, second = overview.headline([*others, results_group(tmp_path)], ACCURACY)
     assert first == (
-        "Test accuracy after the last round, best first: A 0.625, G 0.600, F 0.500, E 0.400, D 0.300, "
-        "C 0.200, B 0.100, L 0.050, K 0.040, J 0.030 and 2 more."
+        "Test accuracy after the last round: B 0.100, C 0.200, D 0.300, E 0.400, F 0.500, G 0.600, H 0.010, I 0.020, "
+        "J 0.030, K 0.040 and 2 more."
     )
     assert second == (
         "Under the first seed, A divides the clients into 3 clusters. "
@@ -654,7 +654,7 @@ def test_the_first_lines_do_not_praise_the_clusters_of_oracle(tmp_path: Path):
     assert overview.headline(groups[:1], ACCURACY)[1:] == []
 
 
-def test_groups_scored_on_different_numbers_of_clients_are_not_ranked(tmp_path: Path):
+def test_groups_scored_on_different_numbers_of_clients_are_named(tmp_path: Path):
     found = {"A": (0.5, 19.0), "B": (0.75, 40.0), "C": (0.7, None)}
     groups = [
         ended_group(tmp_path, name, {"test/weighted_accuracy": value, "clients/evaluated": number})
@@ -662,23 +662,22 @@ def test_groups_scored_on_different_numbers_of_clients_are_not_ranked(tmp_path: 
     ]
     assert overview.headline(groups, ACCURACY)[:2] == [
         "Test accuracy after the last round: A 0.500, B 0.750, C 0.700.",
-        "Not ranked, since these are over different numbers of clients (A on 19, B on 40): a client without a model is "
+        "These are over different numbers of clients (A on 19, B on 40): a client without a model is "
         "not scored (evaluation.clients: all scores it, too).",
     ]
-    assert overview.headline(groups[1:], ACCURACY)[0] == (
-        "Test accuracy after the last round, best first: B 0.750, C 0.700."
-    )
+    assert overview.headline(groups[1:], ACCURACY)[:1] == ["Test accuracy after the last round: B 0.750, C 0.700."]
 
 
 def test_the_best_of_an_error_is_the_lowest(tmp_path: Path):
     error = Score("mae", higher_is_better=False)
     groups = [
-        ended_group(tmp_path, name, {"test/weighted_accuracy": value}, score="mae", **{error.best_column: (value,)})
-        for name, value in (("A", 0.5), ("B", 0.25), ("C", 0.75))
+        ended_group(tmp_path, name, row, score="mae", **{error.best_column: (row["test/weighted_accuracy"],)})
+        for name, value, count in (("A", 0.5, 2.0), ("B", 0.25, 3.0), ("C", 0.75, 4.0))
+        if (row := {"test/weighted_accuracy": value, "clusters/count": count})
     ]
-    assert overview.headline(groups, error)[0] == (
-        "Test MAE after the last round, best first: B 0.250, A 0.500, C 0.750."
-    )
+    values, clusters = overview.headline(groups, error)
+    assert values == "Test MAE after the last round: A 0.500, B 0.250, C 0.750."
+    assert clusters.startswith("B divides the clients into 3 clusters.")
 
 
 def test_headings_and_notes_of_an_error_write_it_in_capitals(tmp_path: Path):

@@ -131,4 +131,4 @@ def test_a_comparison_subtracts_over_the_clients_that_both_score(capsys: pytest.
     assert second["difference"] == pytest.approx(fmean(gains), abs=1e-12)
     # the difference over all clients would be another
     assert abs(second["difference"] - (second["test_mean"] - first["test_mean"])) > 1e-3
-    assert "FedGroup: its runs and those of FedAvg score different clients under 2 of 2 seeds" in out
+    assert "FedGroup: under 2 of 2 seeds the difference is over clients scored in both runs." in out
