@@ -27,7 +27,7 @@ def doctor(arguments: Sequence[str]) -> int:
         "chains": _chains,
         "lightning": lambda: version("lightning"),
         "ray": lambda: f"{version('ray')}, RAY_ADDRESS {os.environ.get('RAY_ADDRESS', 'not set')}",
-        "wandb": _wandb,
+        "wandb": lambda: f"{version('wandb')}, WANDB_MODE {os.environ.get('WANDB_MODE', 'not set')}",
         "data": lambda: f"datasets {version('datasets')}, LITCFL_DATA {os.environ.get('LITCFL_DATA', 'not set')}",
         "cache": _cache,
         "disk": lambda: f"{shutil.disk_usage(Path()).free / _GIB:.1f} GiB free here, in {Path().resolve()}",
@@ -75,14 +75,6 @@ def _chains() -> str:
 
     library, words = load_library()
     return words if library is not None else f"NOT compiled ({words}): small nets train slowly on a CPU; {REMEDY}"
-
-
-def _wandb() -> str:
-    from lit_cfl.tracking.service import has_key, read_wandb_mode
-
-    mode, key = os.environ.get("WANDB_MODE") or read_wandb_mode(), has_key()
-    runs = "offline" if mode == "online" and not key else mode
-    return f"{version('wandb')}, runs are {runs}, {'a key is set' if key else 'no key is set'}"
 
 
 def _cache() -> str:
