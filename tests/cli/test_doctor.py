@@ -17,7 +17,6 @@ PARTS = [
     "cores",
     "torch",
     "device",
-    "kernels",
     "chains",
     "lightning",
     "ray",
