@@ -51,8 +51,7 @@ class WandbRun:
         config: Mapping[str, Any],
         run_id: str | None,
     ) -> None:
-        import wandb
-
+        wandb = _import_wandb()
         self._path, folder = path, path / "wandb"
         self._kept = last_kept_round(folder, run_id)  # last round that is not logged again
         folder.mkdir(exist_ok=True)  # otherwise wandb falls back to a temporary folder
@@ -213,17 +212,23 @@ def _stop_service() -> None:
         wandb.teardown()
 
 
+def _import_wandb() -> Any:
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # otherwise wandb sends tracebacks, which name folders
+    import wandb
+
+    return wandb
+
+
 def load_early(mode: Mode | None) -> None:
     """Imports wandb in a thread, while the run loads its data.
 
     Args:
         mode: Requested mode of W&B.
     """
-    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # otherwise wandb sends tracebacks, which name folders
 
     def load() -> None:
         with suppress(Exception):  # the later import raises the same error, which is then reported
-            import wandb  # noqa: F401
+            _import_wandb()
 
     if mode != "disabled":
         Thread(target=load, name="wandb", daemon=True).start()

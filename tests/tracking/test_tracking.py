@@ -38,7 +38,6 @@ from lit_cfl.tracking.trackers import Trackers
     [
         (None, None, None),
         (None, "offline", "offline"),
-        (None, "dryrun", "offline"),
         (None, "disabled", "disabled"),
         ("offline", "disabled", "offline"),
         ("disabled", "online", "disabled"),
