@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from lit_cfl.tune.launch_request import our_packages
-
 ROOT = Path(__file__).parents[1]
 LINKED = ("datamodules", "tune")  # folders at the top of the repository, to which lit_cfl/ has links
 TINY = ["run", "--config", "quickstart", "--tiny", "--pictures.formats", "[]", "--run_dir"]
@@ -99,15 +97,6 @@ def modules() -> set[str]:
     for name in LINKED:  # `rglob` does not follow these links
         found |= {f"lit_cfl/{name}/{file.relative_to(ROOT / name)}" for file in (ROOT / name).rglob("*.py")}
     return found
-
-
-def test_what_is_launched_holds_each_module_once_and_the_compiled_steps():
-    found = our_packages()
-    assert {place for place in found if place.endswith(".py")} == modules()
-    steps = {f"lit_cfl/engines/{file.name}" for file in (ROOT / "lit_cfl" / "engines").glob("steps*.*")}
-    assert "lit_cfl/engines/steps.cpp" in steps
-    assert steps <= found.keys()  # otherwise a job trains without compiled steps, which is slower and sums differently
-    assert len({file.resolve() for file in found.values()}) == len(found)
 
 
 @pytest.mark.nightly

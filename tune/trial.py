@@ -29,7 +29,7 @@ from lit_cfl.runs.run import FinishedRun, RunCallbacks, run
 from lit_cfl.storage.atomic_writes import is_full_disk
 from lit_cfl.storage.error_file import write_error
 from lit_cfl.storage.lock import wait_until_free
-from lit_cfl.tracking.service import FINISH_SECONDS
+from lit_cfl.tracking.wandb_run import FINISH_SECONDS
 from lit_cfl.tune.objective import TRAFFIC, Objective
 from lit_cfl.tune.record import (
     CLIENTS,

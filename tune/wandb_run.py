@@ -18,7 +18,7 @@ from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tracking.offline import last_kept_round, sync_line
 from lit_cfl.tracking.options import Mode, Tracking
 from lit_cfl.tracking.trackers import Trackers
-from lit_cfl.tracking.weights_and_biases import WandbRun
+from lit_cfl.tracking.wandb_run import WandbRun
 from lit_cfl.tune.check import PreparedStudy
 from lit_cfl.tune.record import FINISHED_STATUS, TRIALS, files_of_runs
 from lit_cfl.tune.study_result import StudyResult

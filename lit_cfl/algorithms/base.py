@@ -159,7 +159,6 @@ class Algorithm(ABC):
     closeness: ClassVar[str] = "the algorithm's own measure"  # meaning of Info.closeness, in words
     sees_truth: ClassVar[bool] = False  # True if the algorithm reads `LocalWork.true_clusters`, as an upper bound may
     caveat: ClassVar[str] = ""  # a sentence printed with the algorithm's results
-    cluster_options: ClassVar[tuple[str, ...]] = ()  # options that decide the number of clusters; empty = no clusters
     mixes_models: ClassVar[bool] = False  # True if `serve` gives weights: a client uses a mixture of models
 
     def check(self, work: LocalWork) -> None:  # noqa: B027  # most algorithms have nothing to check

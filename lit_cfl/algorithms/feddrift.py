@@ -89,7 +89,6 @@ class FedDrift(Algorithm):
         "migrations": (*MIGRATIONS["migrations"], "detected"),
         "mergers": ("clusters", "distance", "merged"),
     }
-    cluster_options = ("merge_delta",)
     closeness = "minus the training loss of the cluster's model"
 
     def __post_init__(self) -> None:

@@ -59,7 +59,6 @@ class FedEM(ClusterNumberOptions, Algorithm):
     num_clusters: NumClusters = 3
     newcomer_steps: int = 10
     state_type = FedEMState
-    cluster_options = ("num_clusters",)
     closeness = "weight of the cluster's model in the client's mixture"
     mixes_models = True
 

@@ -95,7 +95,6 @@ class FedGroup(ClusterNumberOptions, Algorithm):
     mix: Mix = "normalised"
     weights: Weights = "examples"
     state_type: ClassVar[type] = FedGroupState
-    cluster_options: ClassVar[tuple[str, ...]] = ("num_clusters",)
     score_columns: ClassVar[tuple[str, ...]] = ("clusters/inertia",)
     closeness: ClassVar[str] = "cosine of the client's first update with the cluster's direction"
 

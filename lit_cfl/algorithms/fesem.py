@@ -71,7 +71,6 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
     weights: Weights = "equal"
     start_partition: Literal["random", "loss"] = field(default="random", kw_only=True)
     state_type = FeSEMState
-    cluster_options = ("num_clusters",)
     closeness = "minus the distance of the client's model from the cluster's"
 
     def __post_init__(self) -> None:

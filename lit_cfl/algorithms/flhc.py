@@ -77,7 +77,6 @@ class FLHC(ClusterNumberOptions, Algorithm):
     threshold: float | None = None
     weights: Weights = "examples"
     state_type = FLHCState
-    cluster_options = ("num_clusters", "threshold")
     closeness = "minus the distance of the client's update from the cluster's mean update"
 
     def __post_init__(self) -> None:

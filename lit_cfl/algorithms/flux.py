@@ -87,7 +87,6 @@ class FLUX(Algorithm):
     num_clusters: NumClusters = "auto"
     weights: Weights = "examples"
     state_type = FLUXState
-    cluster_options = ("num_clusters",)
     closeness = "minus the distance of the client's descriptor from the cluster's mean descriptor"
 
     def __post_init__(self) -> None:

@@ -70,7 +70,6 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
     averaging: Literal["models", "gradients"] = "models"
     reassign_at_evaluation: bool = False
     state_type = IFCAState
-    cluster_options = ("num_clusters",)
     closeness = "minus the training loss of the cluster's model"
 
     def __post_init__(self) -> None:

@@ -72,7 +72,6 @@ class PACFL(Algorithm):
     linkage: Literal["average", "weighted", "single", "complete"] = "average"
     weights: Weights = "examples"
     state_type: ClassVar[type] = PACFLState
-    cluster_options: ClassVar[tuple[str, ...]] = ("threshold",)
     closeness: ClassVar[str] = "minus the angle in degrees between the client's subspace and those of the cluster"
 
     def __post_init__(self) -> None:

@@ -53,7 +53,6 @@ class SplittingAlgorithm(Algorithm, ABC):
     warmup_rounds: int = 20
     weights: Weights = "examples"
     state_type: ClassVar[type] = SplitState
-    cluster_options: ClassVar[tuple[str, ...]] = ("eps1", "eps2")
 
     def __post_init__(self) -> None:
         if not self.eps1 > 0:

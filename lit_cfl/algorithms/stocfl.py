@@ -75,7 +75,6 @@ class StoCFL(Algorithm):
     weights: Weights = "equal"
     sketch_dim: int | None = None
     state_type: ClassVar[type] = StoCFLState
-    cluster_options = ("tau",)
     closeness = "cosine of the client's representation with the cluster's"
     score_columns = ("clusters/objective",)
     tables: ClassVar[dict[str, tuple[str, ...]]] = {"cosines": ("low", "high", "pairs")}

@@ -23,34 +23,33 @@ def doctor(arguments: Sequence[str]) -> int:
         "cores": lambda: f"{count_cores()} of {os.cpu_count()}, load {os.getloadavg()[0]:.1f}",
         "torch": _torch,
         "device": _device,
-        "kernels": _kernels,
         "chains": _chains,
         "lightning": lambda: version("lightning"),
-        "ray": lambda: f"{version('ray')}, RAY_ADDRESS {os.environ.get('RAY_ADDRESS', 'not set')}",
-        "wandb": _wandb,
-        "data": lambda: f"datasets {version('datasets')}, LITCFL_DATA {os.environ.get('LITCFL_DATA', 'not set')}",
+        "ray": lambda: f"{version('ray')}, {_variable('RAY_ADDRESS')}",
+        "wandb": lambda: f"{version('wandb')}, {_variable('WANDB_MODE')}",
+        "data": lambda: f"datasets {version('datasets')}, {_variable('LITCFL_DATA')}",
         "cache": _cache,
         "disk": lambda: f"{shutil.disk_usage(Path()).free / _GIB:.1f} GiB free here, in {Path().resolve()}",
     }
     for name, part in parts.items():
-        print(f"{name:<12}{_result_of(part)}")
+        try:
+            found = part()
+        except PackageNotFoundError as error:
+            found = f"{error.name} is not installed"
+        except Exception as error:  # any error of a package or of the system belongs in the output
+            found = f"fails: {type(error).__name__}: {error}"
+        print(f"{name:<12}{found}")
     return 0
 
 
-def _result_of(part: Callable[[], str]) -> str:
-    try:
-        return part()
-    except PackageNotFoundError as error:
-        return f"{error.name} is not installed"
-    except Exception as error:  # any error of a package or of the system belongs in the output
-        return f"fails: {type(error).__name__}: {error}"
+def _variable(name: str) -> str:
+    return f"{name} {os.environ.get(name, 'not set')}"
 
 
 def _torch() -> str:
     import torch
 
-    threads = f"{torch.get_num_threads()} threads, OMP_NUM_THREADS {os.environ.get('OMP_NUM_THREADS', 'not set')}"
-    return f"{torch.__version__}, {threads}"
+    return f"{torch.__version__}, {_variable('OMP_NUM_THREADS')}"
 
 
 def _device() -> str:
@@ -62,27 +61,11 @@ def _device() -> str:
     return f"{', '.join(names)} (CUDA {torch.version.cuda})"
 
 
-def _kernels() -> str:
-    import torch
-
-    libraries = {"MKL": torch.backends.mkl.is_available(), "oneDNN": torch.backends.mkldnn.is_available()}
-    found = ", ".join(name for name, there in libraries.items() if there) or "neither MKL nor oneDNN"
-    return f"{torch.backends.cpu.get_cpu_capability()}, {found}"
-
-
 def _chains() -> str:
     from lit_cfl.engines.steps import REMEDY, load_library
 
     library, words = load_library()
     return words if library is not None else f"NOT compiled ({words}): small nets train slowly on a CPU; {REMEDY}"
-
-
-def _wandb() -> str:
-    from lit_cfl.tracking.service import has_key, read_wandb_mode
-
-    mode, key = os.environ.get("WANDB_MODE") or read_wandb_mode(), has_key()
-    runs = "offline" if mode == "online" and not key else mode
-    return f"{version('wandb')}, runs are {runs}, {'a key is set' if key else 'no key is set'}"
 
 
 def _cache() -> str:

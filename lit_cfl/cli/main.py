@@ -125,9 +125,6 @@ COMMANDS = {
     "report": Command(
         "lit_cfl.report.command", "report", "show runs, comparisons and studies on one page", True, "check_report"
     ),
-    "dashboard": Command(
-        "lit_cfl.tracking.dashboard", "dashboard", "make a W&B workspace with a panel for every metric"
-    ),
     "evaluate": Command(
         "lit_cfl.cli.saved_runs",
         "evaluate_run",

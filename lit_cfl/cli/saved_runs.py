@@ -1,21 +1,17 @@
 """Implements the commands on a finished run: `lit-cfl evaluate` and `lit-cfl assign`."""
 
-import re
 from argparse import Namespace
 from collections.abc import Sequence
-from pathlib import Path
 from shlex import quote
 
 from lit_cfl.client_scores import score_clients
-from lit_cfl.config.option_tree import experiment_tree
 from lit_cfl.config.parser import parse_run
 from lit_cfl.data import FederatedData
-from lit_cfl.errors import InputError, LineParser, suggest
+from lit_cfl.errors import InputError, LineParser
 from lit_cfl.evaluation import NAMES
 from lit_cfl.progress.console import new_console
 from lit_cfl.progress.tables import assignment_table, print_agreement, score_table
 from lit_cfl.runs.load_run import SavedRun, load_run
-from lit_cfl.storage.config_file import require_config
 
 
 def evaluate_run(arguments: Sequence[str]) -> int:
@@ -81,27 +77,17 @@ def _run_and_data(command: str, description: str, arguments: Sequence[str]) -> t
             help="place the clients by their inputs alone; labels, if any, serve only for scores (FLUX, and other "
             "algorithms whose rule needs no labels)",
         )
-    if "--run_dir" in arguments:
-        raise InputError(f"the directory of the run needs no option: lit-cfl {command} RUN_DIR")
     given, rest = parser.parse_known_args(arguments)
     if rest and not rest[0].startswith("-"):
         raise InputError(
             f"lit-cfl {command} takes one run, but {given.run_dir} and {rest[0]} are two; call it for each (a table of "
             f"other clients is named by --data.source {rest[0]})"
         )
-    _require_options_of_data(parser, Path(given.run_dir), rest)
+    for word in rest:
+        if word.startswith("--") and not word.startswith("--data"):
+            known = "RUN_DIR, --unlabelled, --data" if command == "assign" else "RUN_DIR, --data"
+            raise InputError(f"{word.partition('=')[0]} is not an option here; give {known} and --data.<option>")
     return given, rest
-
-
-def _require_options_of_data(parser: LineParser, run: Path, words: Sequence[str]) -> None:
-    """Refuses options other than `--data` and `--data.<option>`, and suggests a similar one."""
-    wrong = [word.partition("=")[0] for word in words if word.startswith("--") and not word.startswith("--data")]
-    if not wrong:
-        return
-    meant = experiment_tree([require_config(run)], words).guess_option(wrong[0].removeprefix("--"))
-    near = f" (did you mean --{meant}?)" if meant is not None and meant.startswith("data") else ""
-    near = near or suggest(wrong[0], re.findall(r"--un\w+", parser.format_help()), cutoff=0.8)
-    raise InputError(f"{wrong[0]} is not an option here{near}; only --data and --data.<option> are")
 
 
 def _other_data(saved: SavedRun, options: Sequence[str]) -> FederatedData:

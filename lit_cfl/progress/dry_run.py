@@ -1,8 +1,7 @@
 """`--dry-run`: estimates the size and duration of an experiment without running it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from itertools import pairwise
 from time import perf_counter, thread_time
 
 import torch
@@ -12,13 +11,11 @@ from torch import Tensor
 from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.devices import count_cores
 from lit_cfl.engines.agreement import Trial
-from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ways import get_way
 from lit_cfl.errors import count_noun, join_range
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.local_work import Budget
 
-_ENOUGH = 1.0  # seconds of training that are timed; the time of further steps is extrapolated
 _RAY_PAYS = 1.0  # seconds of training in a round from which Ray's workers pay off
 
 
@@ -68,6 +65,9 @@ def _size(prepared: PreparedRun) -> dict[str, str]:
     sent = experiment.algorithm.sent_columns(engine.layout) * plan.dtype.itemsize
     less = "" if sent == row else f", of which {_size_of(sent)} are sent"
     runs = count_noun(_num_runs(experiment), "run")
+    trial = Trial.of(engine.template, data, engine.local)
+    against = trial.reason_against(get_way("loop"), plan.device, plan.precision)
+    stack = "one client after the other" if plan.lanes == 1 else f"up to {plan.lanes} clients together"
     cohort = min(experiment.cohort_size * row, max(plan.rows_mib * 2**20, row))
     return {
         "clients": f"{len(data.population)} in training, {data.num_clients - len(data.population)} newcomers",
@@ -76,18 +76,10 @@ def _size(prepared: PreparedRun) -> dict[str, str]:
         "model": f"{engine.layout.num_parameters:,} parameters, {_size_of(row)}{less}",
         "rounds": f"{experiment.rounds} with {experiment.cohort_size} clients, {runs}",
         "local steps": f"about {client_steps(prepared):,}, pre-training and evaluation not counted",
-        "plan": f"engine {plan.engine}, {plan.device}, {plan.precision}, {count_noun(plan.threads, 'thread')}, "
-        f"{_stack(plan)}",
-        "module": _module(prepared) or "losses and one plain optimizer",
+        "plan": f"engine {plan.engine}, {plan.device}, {plan.precision}, {count_noun(plan.threads, 'thread')}, {stack}",
+        "module": against or "losses and one plain optimizer",
         "memory": f"about {(cohort + inputs.nbytes) / 2**20:.1f} MiB for data and local models, without PyTorch itself",
     }
-
-
-def _module(prepared: PreparedRun) -> str | None:
-    """Explains why only a Trainer can train the task; None if its losses and one plain optimizer suffice."""
-    engine = prepared.engine
-    trial = Trial.of(engine.template, prepared.data, engine.local)
-    return trial.reason_against(get_way("loop"), engine.plan.device, engine.plan.precision)
 
 
 def _size_of(num_bytes: int) -> str:
@@ -115,51 +107,28 @@ def _algorithms(experiment: Experiment) -> list[Algorithm]:
 
 
 def time_cohort(prepared: PreparedRun) -> tuple[int, float]:
-    """Trains the first round's clients for growing numbers of steps, until a fit takes a second or has all steps.
+    """Trains the first round's clients once, after one step each as a warm-up.
 
-    The time of the remaining steps is extrapolated from the last two trials. If this thread computes, its CPU time is
-    used, which other processes do not increase. If Ray workers, a GPU or several threads compute, wall time is used.
+    If this thread computes, its CPU time is used, which other processes do not increase. If Ray workers, a GPU or
+    several threads compute, wall time is used.
 
     Returns:
-        The mini-batches of all clients of the round together, and their estimated seconds.
+        The mini-batches of all clients of the round together, and their seconds.
     """
     plan = prepared.engine.plan
     has_threads = get_way(plan.engine).is_collective and plan.threads > 1
     computes = plan.device == "cpu" and not plan.workers and not has_threads
     cohort = replace(prepared.cohorts, dropout=0.0).at(0, prepared.data.population, prepared.seed)
     lengths = _lengths(prepared, cohort)
-    _seconds(prepared, cohort, lengths.clamp(max=1))  # warm-up: the first fit also loads libraries
-    trials = []
-    for taken in _growing(lengths):
-        wall, own = _seconds(prepared, cohort, taken)
-        trials.append((int(taken.sum()), own if computes else wall))
-        if wall >= _ENOUGH and len(trials) > 1:
-            break
-    return int(lengths.sum()), extrapolate(trials, int(lengths.sum()))
+    _seconds(prepared, cohort, lengths.clamp(max=1))
+    wall, own = _seconds(prepared, cohort, lengths)
+    return int(lengths.sum()), own if computes else wall
 
 
 def _lengths(prepared: PreparedRun, cohort: Tensor) -> Tensor:
     """Counts the mini-batches of each client in a round, int64 `[n]`."""
     local, sizes = prepared.experiment.local, prepared.data.num_examples[cohort]
     return local.count_steps(local.budget, torch.full_like(sizes, local.epochs), sizes)
-
-
-def _growing(lengths: Tensor) -> Iterator[Tensor]:
-    """Yields the clients' numbers of steps, capped at 1, 2, 4, ... and finally uncapped."""
-    most = 1
-    while most < int(lengths.max()):
-        yield lengths.clamp(max=most)
-        most *= 2
-    yield lengths
-
-
-def extrapolate(trials: list[tuple[int, float]], steps: int) -> float:
-    """Extrapolates the seconds for a number of steps from trials (steps, seconds) in ascending order."""
-    done, seconds = trials[-1]
-    if done == steps or len(trials) == 1:
-        return seconds * steps / done
-    (before, less), _ = list(pairwise(trials))[-1]
-    return seconds + max(0.0, seconds - less) / (done - before) * (steps - done)
 
 
 def _seconds(prepared: PreparedRun, cohort: Tensor, steps: Tensor) -> tuple[float, float]:
@@ -169,10 +138,6 @@ def _seconds(prepared: PreparedRun, cohort: Tensor, steps: Tensor) -> tuple[floa
     for _ in work.fit(start, cohort, budget=Budget(steps, "steps")).chunks():
         pass
     return perf_counter() - wall, thread_time() - own
-
-
-def _stack(plan: Plan) -> str:
-    return "one client after the other" if plan.lanes == 1 else f"up to {plan.lanes} clients together"
 
 
 def duration(seconds: float) -> str:

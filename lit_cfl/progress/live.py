@@ -1,14 +1,21 @@
-"""Displays of ongoing runs: redrawn lines in a terminal, a log elsewhere, JSON for programs."""
+"""Displays of ongoing runs: Rich's progress in a terminal, a log elsewhere, JSON for programs."""
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from threading import Event, Thread
 from time import monotonic
 from typing import IO, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Column
 from rich.text import Text
 
@@ -17,11 +24,6 @@ from lit_cfl.metric_names import Row, main_score
 from lit_cfl.runs.run import FinishedRun
 from lit_cfl.scores import ACCURACY, title_of
 from lit_cfl.storage.atomic_writes import blank_not_finite
-
-_STARTING = Activity("starting")  # activity of a run that has not reported any
-_BAR = 20  # length of a progress bar in characters
-_SECONDS = 2.0  # minimum time between two rounds in a log
-PATIENCE = 10.0  # seconds without output in a log, after which the current activity is printed
 
 
 def describe(row: Row) -> str:
@@ -38,43 +40,6 @@ def describe(row: Row) -> str:
     if row["clusters/unobserved"]:
         parts.append(f"{row['clusters/unobserved']} unplaced")
     return "  ".join(parts)
-
-
-@dataclass
-class RunProgress:
-    """How far a run is: its rounds, its current activity and its latest row.
-
-    Args:
-        since: Time of the run's start, in seconds.
-        rounds: Rounds of the whole run; 0 = not known yet.
-        completed: Rounds completed before the start.
-        activity: Current activity; None = none since the latest row.
-        row: Latest row of `metrics.csv`.
-    """
-
-    since: float
-    rounds: int = 0
-    completed: int = 0
-    activity: Activity | None = _STARTING
-    row: Row | None = None
-
-    def status(self) -> str:
-        """Describes the latest row and the activity."""
-        known = [] if self.row is None else [describe(self.row)]
-        doing = [] if known and self.activity is None else [str(self.activity or _STARTING)]
-        return "  ".join(known + doing)
-
-    def at_work(self, now: float) -> str:
-        """Describes the activity, its round, and the elapsed seconds of the run."""
-        at = None if self.activity is None else self.activity.round
-        of = "" if at is None else f"round {at + 1}/{self.rounds}  "
-        seconds = now - self.since
-        return f"{of}{self.activity}" + (f"  {seconds:.0f} s so far" if seconds >= 1 else "")
-
-    def seconds_left(self, now: float) -> float:
-        """Estimates the remaining seconds of the run, which must have a row already."""
-        done = self.row["round"] if self.row is not None else self.completed
-        return (now - self.since) / (done - self.completed) * (self.rounds - done)
 
 
 class Display:
@@ -94,7 +59,6 @@ class Display:
     ) -> None:
         self.console, self.total, self.done, self.clock = console, total, done, clock
         self.failed = 0
-        self.running: dict[str, RunProgress] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -127,27 +91,11 @@ class Display:
         return f"{self.done + self.failed}/{self.total}  {title}  {outcome or ''}".rstrip()
 
 
-class _Call(ProgressColumn):
-    """A column that shows a function's result for a task. If the line is too long, `shortened` columns are cut."""
-
-    def __init__(self, text: Callable[[Task], str], style: str = "", shortened: bool = False) -> None:
-        super().__init__(Column(no_wrap=not shortened))
-        self.text, self.style = text, style
+class _Status(ProgressColumn):
+    """The latest figures and the activity of a run, cut off if the line is too long."""
 
     def render(self, task: Task) -> Text:
-        return Text(self.text(task), style=self.style, no_wrap=True, overflow="ellipsis")
-
-
-class _Time(TimeRemainingColumn):
-    """A column with the remaining time of a run; on other lines, the elapsed time."""
-
-    max_refresh = 0
-
-    def render(self, task: Task) -> Text:
-        if task.total is None or "runs" in task.fields:
-            seconds = int(task.elapsed or 0)
-            return Text(f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}", style="progress.elapsed")
-        return super().render(task) + Text(" left")
+        return Text(task.fields["status"], no_wrap=True, overflow="ellipsis")
 
 
 class TerminalDisplay(Display):
@@ -157,150 +105,93 @@ class TerminalDisplay(Display):
     single runs only the errors stay, above it.
     """
 
-    shown: Progress | None = None
-
     def __enter__(self) -> Self:
         self.tasks: dict[str, TaskID] = {}
+        self.figures: dict[str, str] = {}  # description of the latest row of each run
+        bar = [] if self.total is None else [BarColumn(bar_width=20)]
+        title = TextColumn("{task.description}", markup=False)
+        rounds = MofNCompleteColumn(table_column=Column(no_wrap=True))
+        time = TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(no_wrap=True))
+        self.shown = Progress(title, *bar, rounds, _Status(), time, console=self.console)
         if self.total is not None:
-            self._open()
+            self.all = self.shown.add_task("runs", total=self.total, completed=self.done, status="")
+        self.shown.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        for title in [title for title in self.tasks if not title or self.total is not None]:
-            self._remove(title)
-        self._close()
+        for title in list(self.tasks):
+            if not title or self.total is not None:
+                self._remove(title)
+        self.shown.stop()
 
     def started(self, title: str, completed: int, rounds: int) -> None:
         self._remove("")
-        self._add(title, RunProgress(self.clock(), rounds, completed))
+        self._add(title, completed, rounds)
 
     def activity(self, title: str, activity: Activity) -> None:
-        if title in self.running:
-            self.running[title].activity = activity
-        else:
-            self._add(title, RunProgress(self.clock(), activity=activity))
+        if title not in self.tasks:
+            self._add(title, 0, None)
+        self.shown.update(self.tasks[title], status=f"{self.figures[title]}  {activity}".strip())
 
     def row(self, title: str, row: Row) -> None:
-        run = self.running[title]
-        run.activity, run.row = None, row
-        self._open().update(self.tasks[title], completed=row["round"])
+        self.figures[title] = describe(row)
+        self.shown.update(self.tasks[title], completed=row["round"], status=self.figures[title])
 
     def ended(self, title: str, outcome: str | None = None, failed: bool = False) -> None:
+        line = outcome
         if self.total is None:
-            self._close()
-            del self.running[title]
-            line = outcome
+            self.shown.stop_task(self.tasks.pop(title))
         else:
-            self._remove(title)
             counted = self._count(title, outcome, failed)
             line = counted if failed else None
-            self._open().update(self.all, completed=self.done + self.failed)
+            self._remove(title)
         if line is not None:
             self.console.print(line, soft_wrap=True)
 
-    def _open(self) -> Progress:
-        if self.shown is None:
-            bar = [] if self.total is None else [BarColumn(bar_width=_BAR)]
-            title = _Call(lambda task: task.description or self._status(task), "bold")
-            status = _Call(lambda task: self._status(task) if task.description else "", shortened=True)
-            columns = title, *bar, _Call(_rounds), status, _Time(compact=True)
-            self.shown = Progress(*columns, console=self.console)
-            if self.total is not None:
-                self.all = self.shown.add_task("runs", total=self.total, completed=self.done, runs=True)
-            self.shown.start()
-        return self.shown
-
-    def _close(self) -> None:
-        if self.shown is not None:
-            self.shown.stop()
-        self.shown, self.tasks = None, {}
-
-    def _add(self, title: str, run: RunProgress) -> None:
-        self.running[title] = run
-        self.tasks[title] = self._open().add_task(title, total=run.rounds or None, completed=run.completed)
+    def _add(self, title: str, completed: int, rounds: int | None) -> None:
+        self.figures[title] = ""
+        self.tasks[title] = self.shown.add_task(title, total=rounds, completed=completed, status="starting")
+        self._show_counts()
 
     def _remove(self, title: str) -> None:
-        self.running.pop(title, None)
         if title in self.tasks:
-            self._open().remove_task(self.tasks.pop(title))
+            self.shown.remove_task(self.tasks.pop(title))
+        self._show_counts()
 
-    def _status(self, task: Task) -> str:
-        if "runs" in task.fields:
-            return f"{len(self.tasks)} running, {self.failed} failed"
-        run = self.running.get(task.description)
-        return "" if run is None else run.status()
-
-
-def _rounds(task: Task) -> str:
-    if task.total is None:
-        return ""
-    return f"{'' if 'runs' in task.fields else 'round '}{task.completed:.0f}/{task.total:.0f}"
+    def _show_counts(self) -> None:
+        if self.total is not None:
+            status = f"{len(self.tasks)} running, {self.failed} failed"
+            self.shown.update(self.all, completed=self.done + self.failed, status=status)
 
 
 class LogDisplay(Display):
-    """Prints a line per round of a single run, at most every two seconds, or per ended run of a comparison.
+    """Prints the first activity, and then a line per evaluated round of a single run, or per ended run of a comparison.
 
-    At the first activity, and whenever nothing was printed for ten seconds, each run's activity is printed.
+    The remaining seconds of a run are estimated from the rounds that were run since its start.
     """
 
-    printed_row = printed = float("-inf")  # times of the last printed round and of the last printed line
     silent = True  # True until something is printed
-    held: Row | None = None  # the latest row of a single run, if it was not printed
-
-    def __enter__(self) -> Self:
-        self._over, self.printed = Event(), self.clock()
-        Thread(target=self._beat, name="progress", daemon=True).start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._over.set()
-
-    def _beat(self) -> None:
-        while not self._over.wait(1):
-            self.beat()
-
-    def beat(self, at_once: bool = False) -> None:
-        """Prints the current activity of each run, but only if `at_once` or after ten seconds of silence."""
-        now = self.clock()
-        if not at_once and now - self.printed < PATIENCE:
-            return
-        for title, run in list(self.running.items()):
-            if run.activity is not None:
-                self._print(f"{title}  {run.at_work(now)}" if title else run.at_work(now))
 
     def started(self, title: str, completed: int, rounds: int) -> None:
-        self.running.pop("", None)
-        self.running[title] = RunProgress(self.clock(), rounds, completed)
+        self.run = self.clock(), completed, rounds
 
     def activity(self, title: str, activity: Activity) -> None:
-        self.running.setdefault(title, RunProgress(self.clock())).activity = activity
         if self.silent:
-            self.beat(at_once=True)
+            self._print(f"{title}  {activity}" if title else str(activity))
 
     def row(self, title: str, row: Row) -> None:
-        self.running[title].row = row
         if self.total is None:
-            self.held = row
-            if self.clock() - self.printed_row >= _SECONDS:
-                self._print_row(title)
+            (since, completed, rounds), number = self.run, row["round"]
+            left = (self.clock() - since) / (number - completed) * (rounds - number)
+            self._print(f"{title}  round {number}/{rounds}  {describe(row)}  {left:.0f} s left")
 
     def ended(self, title: str, outcome: str | None = None, failed: bool = False) -> None:
-        if self.held is not None:
-            self._print_row(title)
-        del self.running[title]
         line = outcome if self.total is None else self._count(title, outcome, failed)
         if line is not None:
             self._print(line)
 
-    def _print_row(self, title: str) -> None:
-        run, row, now = self.running[title], self.held, self.clock()
-        if row is not None:
-            left = run.seconds_left(now)
-            self._print(f"{title}  round {row['round']}/{run.rounds}  {describe(row)}  {left:.0f} s left")
-        self.printed_row, self.held = now, None
-
     def _print(self, line: str) -> None:
-        self.printed, self.silent = self.clock(), False
+        self.silent = False
         self.console.print(line, soft_wrap=True)
 
 

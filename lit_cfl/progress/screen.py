@@ -4,8 +4,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from lit_cfl.activity import Activity
-from lit_cfl.metric_names import Row
 from lit_cfl.progress.console import new_console
 from lit_cfl.progress.live import Display, JsonLines, LogDisplay, TerminalDisplay
 from lit_cfl.progress.summary_table import closing_table
@@ -48,9 +46,26 @@ class Screen:
             lines = JsonLines(self.out.file)
             yield RunCallbacks(lines.started, between_clients, lines.row)
             return
+        title = ""  # of the current run; it is not known before the run's start
+
+        def started(name: str, completed: int, rounds: int, seed: int) -> None:
+            nonlocal title
+            title = f"{name} seed {seed}" if several_seeds else name
+            display.started(title, completed, rounds)
+
+        def ended(reason: str | None) -> None:
+            nonlocal title
+            display.ended(title, None if reason is None else f"Stopped early: {reason}.")
+            title = ""
+
         with self.display() as display:
-            run = _Run(display, several_seeds)
-            yield RunCallbacks(run.started, between_clients, run.row, run.ended, run.activity)
+            yield RunCallbacks(
+                started,
+                between_clients,
+                lambda row: display.row(title, row),
+                ended,
+                lambda activity: display.activity(title, activity),
+            )
 
     def display(self, total: int | None = None, done: int = 0) -> Display:
         """Makes a display suited to the output.
@@ -75,25 +90,3 @@ class Screen:
     def say_path(self, path: str) -> None:
         """Prints a path, the only output of a quiet command."""
         self.out.print(path, soft_wrap=True)
-
-
-class _Run:
-    """Passes the reports of consecutive runs to a display, each under the run's title."""
-
-    def __init__(self, display: Display, several_seeds: bool) -> None:
-        self.display, self.several_seeds = display, several_seeds
-        self.title = ""
-
-    def started(self, title: str, completed: int, rounds: int, seed: int) -> None:
-        self.title = f"{title} seed {seed}" if self.several_seeds else title
-        self.display.started(self.title, completed, rounds)
-
-    def activity(self, activity: Activity) -> None:
-        self.display.activity(self.title, activity)
-
-    def row(self, row: Row) -> None:
-        self.display.row(self.title, row)
-
-    def ended(self, reason: str | None) -> None:
-        self.display.ended(self.title, None if reason is None else f"Stopped early: {reason}.")
-        self.title = ""

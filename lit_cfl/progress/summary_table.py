@@ -1,4 +1,4 @@
-"""The table at the end of a run, with notes and advice."""
+"""The table at the end of a run, with notes."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,7 +9,6 @@ from statistics import fmean
 from rich.console import Console
 
 from lit_cfl import algorithms
-from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.metric_names import Row
 from lit_cfl.progress.tables import mebibytes, new_table, number
 from lit_cfl.runs.run import FinishedRun
@@ -25,32 +24,27 @@ from lit_cfl.scores import Score, read_scores
 from lit_cfl.storage.csv_log import read_columns
 
 _MAX_SIZES = 50  # maximum number of listed clusters
-_MANY = 0.25  # share of losing clients above which the advice doubts clustering
 
 
 def closing_table(console: Console, finished: FinishedRun) -> None:
-    """Prints the results of a run and its baseline, with notes and advice."""
+    """Prints the results of a run and its baseline, with notes."""
     parts = [part for part in (finished, finished.baseline) if part is not None]
     score = read_scores(finished.summary)[0]
     truth = any(part.summary["clusters/ari"] is not None for part in parts)  # true clusters are known
     agreement = ["ARI"] if truth else []
     table = new_table("", f"weighted {score.title}", "mean", "worst 10 %", *agreement, "traffic MiB", "time s")
-    shared = (
-        None if finished.baseline is None else compare_shared(_read_scores(finished, finished.baseline, score), score)
-    )
+    baseline = finished.baseline
+    shared = None if baseline is None else compare_shared(_read_scores(finished, baseline, score), score)
     instead = ({}, {}) if shared is None else (shared.mine, shared.others)
     for part, figures in zip(parts, instead, strict=False):  # there may be no baseline
         table.add_row(*_cells(part.summary | figures, score, truth))
     console.print(table)
-    for note in _notes(parts, shared, truth, score):
+    known = [getattr(algorithms, str(part.summary["algorithm"]), None) for part in parts]  # None = a user's own
+    caveats = [algorithm.caveat for algorithm in known if algorithm is not None and algorithm.caveat]
+    for note in (*_notes(parts, shared, truth, score), *caveats):
         console.print(f"({note})", style="dim", soft_wrap=True)
-    for part in parts:
-        known = getattr(algorithms, str(part.summary["algorithm"]), None)  # None for a user's own algorithm
-        if known is not None and known.caveat:
-            console.print(f"({known.caveat})", style="dim", soft_wrap=True)
-    if finished.summary["clusters/ari"] is None:
-        for line in _without_truth(finished, score):
-            console.print(line, soft_wrap=True)
+    for line in _without_truth(finished, score) if finished.summary["clusters/ari"] is None else []:
+        console.print(line, soft_wrap=True)
     console.print(f"Files: {finished.path}", soft_wrap=True)
     console.print(page_line(finished.path), soft_wrap=True)
 
@@ -68,35 +62,26 @@ def _read_scores(mine: FinishedRun, baseline: FinishedRun, score: Score) -> list
 
 def _notes(parts: Sequence[FinishedRun], shared: SharedClients | None, truth: bool, score: Score) -> list[str]:
     """Explains which clients and seeds the results cover."""
-    names, seeds = [str(part.summary["algorithm"]) for part in parts], parts[0].summary.get("seeds")
+    first, names = parts[0].summary, [str(part.summary["algorithm"]) for part in parts]
     over = "" if shared is None else f", over the {shared.clients:g} clients that both {' and '.join(names)} score"
-    means = f", means of {seeds} seeds" if seeds else ""
+    means = f", means of {first['seeds']} seeds" if first.get("seeds") else ""
     of = f"test data, last round{over}{means}; mean, worst 10 %: of clients"
     notes = [f"{of}; ARI: agreement with true clusters, 1 = equal" if truth else of]
-    test, val = (parts[0].summary.get(f"{part}/weighted_{score.name}") for part in ("test", "val"))
+    test, val = (first.get(f"{part}/weighted_{score.name}") for part in ("test", "val"))
     if test is None and val is not None:  # both are None after divergence
         notes.append("no client has test examples: set data.test, or test of data.partition, such as 0.2")
-    first = (parts[0].seeds or parts)[0]
-    if test is not None and (
-        small := describe_small_tests(read_scored(first.path, first.summary, score).sizes.values())
-    ):
+    one = (parts[0].seeds or parts)[0]
+    if test is not None and (small := describe_small_tests(read_scored(one.path, one.summary, score).sizes.values())):
         notes.append(small)
-    for part in parts:
-        summary = part.summary
+    for name, summary in zip(names, (part.summary for part in parts), strict=True):
         if (newcomers := summary.get(f"test/newcomers_{score.name}")) is not None:
             found = f"weighted {score.title} {number(newcomers)}"
-            notes.append(
-                f"{summary['algorithm']} on newcomers, which did not train: {found}; clients.csv has the score of each"
-            )
-        unplaced, placed = summary["clusters/unobserved"], summary["clusters/assigned"]
-        if unplaced:
-            served = "scored with the model that they would receive"
-            how = (
-                f"they are {served}" if scores_everyone(summary) else f"with evaluation.clients: all they are {served}"
-            )
-            notes.append(
-                f"{summary['algorithm']} has no model yet for {unplaced:g} of {unplaced + placed:g} clients; {how}"
-            )
+            notes.append(f"{name} on newcomers, which did not train: {found}; clients.csv has the score of each")
+        if unplaced := summary["clusters/unobserved"]:
+            clients = unplaced + summary["clusters/assigned"]
+            how = "they are" if scores_everyone(summary) else "with evaluation.clients: all they are"
+            how += " scored with the model that they would receive"
+            notes.append(f"{name} has no model yet for {unplaced:g} of {clients:g} clients; {how}")
     return notes
 
 
@@ -116,29 +101,20 @@ def _cells(summary: Row, score: Score, truth: bool) -> list[str]:
 def _without_truth(finished: FinishedRun, score: Score) -> list[str]:
     """Describes the clusters of a run without known true clusters."""
     lines = ["The true clusters of these clients are not known, so agreement with them cannot be measured."]
-    silhouette = finished.summary["clusters/silhouette"]
     for part in finished.seeds or [finished]:
         for_seed = f" of seed {part.summary['seed']}" if finished.seeds else ""
         lines.append(f"Cluster sizes{for_seed}: {_cluster_sizes(part.path)}.")
-    if silhouette is not None:
+    if (silhouette := finished.summary["clusters/silhouette"]) is not None:
         lines.append(
             f"Silhouette of the updates at their last comparison: {silhouette:.2f} (1 = well separated, 0 = not "
             "separated)."
         )
-    known: type[Algorithm] | None = getattr(algorithms, str(finished.summary["algorithm"]), None)
-    forms_none = known is not None and not known.cluster_options
-    if finished.baseline is None:
-        remedy = "use lit-cfl compare with an algorithm that forms clusters" if forms_none else "set baseline: FedAvg"
-        return [*lines, f"To see what clustering gains, {remedy}."]
-    gains = [gain for pair in _read_scores(finished, finished.baseline, score) for gain in _gains(*pair, score)]
-    if not gains:
-        return lines
-    lines.append(_describe_gain(gains, finished.baseline.summary["algorithm"]))
-    if forms_none:
-        return lines
-    mine, others = (part.summary[f"test/weighted_{score.name}"] or 0.0 for part in (finished, finished.baseline))
-    over_examples = mine - others if score.higher_is_better else others - mine
-    return [*lines, _advice(gains, over_examples, known, score)]
+    if finished.baseline is not None:
+        gains = [gain for pair in _read_scores(finished, finished.baseline, score) for gain in _gains(*pair, score)]
+        if gains:
+            over, losing = finished.baseline.summary["algorithm"], sum(gain < 0 for gain in gains) / len(gains)
+            lines.append(f"Gain per client over {over}: {fmean(gains):+.3f} on average; {losing:.0%} of clients lose.")
+    return lines
 
 
 def _cluster_sizes(path: Path) -> str:
@@ -155,30 +131,3 @@ def _gains(mine: ScoredClients, others: ScoredClients, score: Score) -> list[flo
     sign = 1 if score.higher_is_better else -1
     both = sorted(mine.values.keys() & others.values.keys())
     return [sign * (mine.values[client] - others.values[client]) for client in both]
-
-
-def _describe_gain(gains: list[float], baseline: str) -> str:
-    losing = sum(gain < 0 for gain in gains) / len(gains)
-    return f"Gain per client over {baseline}: {fmean(gains):+.3f} on average; {losing:.0%} of clients lose."
-
-
-def _advice(gains: list[float], over_examples: float, known: type[Algorithm] | None, score: Score) -> str:
-    """Suggests what to try next, in terms of the algorithm's options.
-
-    Args:
-        gains: Gain of each client, not empty.
-        over_examples: Gain over the examples of all clients.
-        known: Class of the algorithm; None = a user's own, whose options have other names.
-        score: Score of the gains.
-    """
-    options = " or ".join(f"algorithm.{name}" for name in known.cluster_options) if known else ""
-    by = f" ({options})" if options else ""
-    longer = " or a longer pre-training (algorithm.pretrain)" if known and hasattr(known, "pretrain") else ""
-    if fmean(gains) > 0 and sum(gain < 0 for gain in gains) <= _MANY * len(gains):
-        return f"Try other numbers of clusters{by} and keep the best validation {score.title}."
-    if fmean(gains) > 0 or over_examples > 0:
-        return (
-            f"Over all examples the gain is {over_examples:+.3f}. Clients that lose (clients.csv) may be in a cluster "
-            f"that does not fit them: try other numbers of clusters{by}{longer}, and several seeds (lit-cfl compare)."
-        )
-    return f"Clustering does not pay off here: try fewer clusters{by}{longer}."

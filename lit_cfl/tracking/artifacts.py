@@ -55,27 +55,20 @@ def _place(tensor: Tensor) -> tuple[int, torch.Size]:
     return tensor.data_ptr(), tensor.shape
 
 
-def copy_files(run: Path, folder: Path, models: Models) -> dict[str, Path]:
-    """Copies the files of the artifact, so that they do not change before their upload. Returns the copies by name.
+def log_artifact(run: Any, path: Path, models: Models) -> None:
+    """Logs the models, the memberships and the partition of a run directory as one artifact of a W&B run.
 
-    Args:
-        run: Run directory.
-        folder: Folder for the copies, which is created.
-        models: Models that `cluster_models` returns.
+    The files are copied into the W&B run's folder first, since they may change before their upload.
     """
-    folder.mkdir()
-    for name in ("memberships.npz", "partition.npz"):
-        shutil.copyfile(run / name, folder / name)
-    if models:
-        torch.save(models, folder / "models.pt")  # plain tensors, which torch.load(weights_only=True) accepts
-    return {path.name: path for path in sorted(folder.iterdir())}
-
-
-def log_artifact(run: Any, name: str, files: Mapping[str, Path]) -> None:
-    """Logs files as one artifact of a W&B run."""
     import wandb
 
-    artifact = wandb.Artifact(name, type="clusters")
-    for file, path in files.items():
-        artifact.add_file(str(path), name=file, policy="immutable", skip_cache=True)
+    folder = Path(run.dir).parent / "artifact"
+    folder.mkdir()
+    for name in ("memberships.npz", "partition.npz"):
+        shutil.copyfile(path / name, folder / name)
+    if models:
+        torch.save(models, folder / "models.pt")  # plain tensors, which torch.load(weights_only=True) accepts
+    artifact = wandb.Artifact(f"clusters-{run.id}", type="clusters")
+    for file in sorted(folder.iterdir()):
+        artifact.add_file(str(file), name=file.name, policy="immutable", skip_cache=True)
     run.log_artifact(artifact)

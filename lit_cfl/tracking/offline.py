@@ -7,9 +7,7 @@ from pathlib import Path
 
 from lit_cfl.storage.atomic_writes import write_text
 
-_COMPLETE = "lit-cfl-complete"  # marks a folder whose process ended normally and logged everything
-# prefix of a file that stays if an upload removes W&B's folders; the run's id follows
-_LAST_ROUND = "lit-cfl-last-round-"
+_COMPLETE = "lit-cfl-complete-"  # the name of a folder follows whose process logged everything up to a last round
 _MAX_NAMED = 3
 
 
@@ -20,13 +18,12 @@ def folders_of(wandb: Path, run_id: str | None) -> list[Path]:
         wandb: Folder `wandb` of a run directory.
         run_id: Id of the W&B run.
     """
-    return sorted(wandb.glob(f"*run-*-{run_id}"), key=lambda path: path.name.removeprefix("offline-"))
+    return sorted(wandb.glob(f"*run-*-{run_id}/"), key=lambda path: path.name.removeprefix("offline-"))
 
 
-def mark_complete(folder: Path, run_id: str | None, last_round: int) -> None:
-    """Marks a W&B folder as complete, and records the last round that it has."""
-    write_text(folder.with_name(f"{_LAST_ROUND}{run_id}"), f"{last_round}\n")
-    (folder / _COMPLETE).touch()
+def mark_complete(folder: Path, last_round: int) -> None:
+    """Marks a W&B folder as complete up to `last_round`. The mark stays if an upload removes the folder."""
+    write_text(_mark_of(folder), f"{last_round}\n")
 
 
 def last_kept_round(wandb: Path, run_id: str | None) -> int:
@@ -34,17 +31,15 @@ def last_kept_round(wandb: Path, run_id: str | None) -> int:
 
     A killed process leaves a folder that may lack rounds and may end in half an entry. `wandb sync` (0.31) stops at
     that entry: it sends none of the later folders of the run, and exits with 0. So the next process logs again all
-    rounds after those in complete folders, and the truncated folder is not uploaded: `wandb sync` skips a file that has
-    a `.synced` file next to it.
+    rounds after those in complete folders.
 
     Args:
         wandb: Folder `wandb` of a run directory.
         run_id: Id of the W&B run.
     """
-    folders = folders_of(wandb, run_id)
-    _set_aside(folder for folder in folders if not (folder / _COMPLETE).exists())
-    file = wandb / f"{_LAST_ROUND}{run_id}"
-    return int(file.read_text("utf-8")) if file.exists() else 0
+    _set_aside(folder for folder in folders_of(wandb, run_id) if not _mark_of(folder).exists())
+    marks = wandb.glob(f"{_COMPLETE}*-{run_id}")
+    return max((int(mark.read_text("utf-8")) for mark in marks), default=0)
 
 
 def set_offline_aside(wandb: Path, run_id: str | None) -> None:
@@ -53,9 +48,10 @@ def set_offline_aside(wandb: Path, run_id: str | None) -> None:
 
 
 def _set_aside(folders: Iterable[Path]) -> None:
+    """Makes `wandb sync` skip folders, as if they were uploaded."""
     for folder in folders:
         for file in folder.glob("*.wandb"):
-            _marker_of(file).touch()
+            _upload_mark_of(file).touch()
 
 
 def sync_line(runs: Iterable[Path]) -> str | None:
@@ -68,7 +64,7 @@ def sync_line(runs: Iterable[Path]) -> str | None:
     waiting = [
         folder
         for folder in folders
-        if any(not _marker_of(file).exists() for file in folder.glob("offline-run-*/*.wandb"))
+        if any(not _upload_mark_of(file).exists() for file in folder.glob("offline-run-*/*.wandb"))
     ]
     if not waiting:
         return None
@@ -81,6 +77,10 @@ def sync_line(runs: Iterable[Path]) -> str | None:
     return f"W&B keeps this offline; `{command}` uploads it"
 
 
-def _marker_of(file: Path) -> Path:
+def _mark_of(folder: Path) -> Path:
+    return folder.with_name(_COMPLETE + folder.name)
+
+
+def _upload_mark_of(file: Path) -> Path:
     """Names the file with which W&B marks another file as uploaded."""
     return file.with_suffix(".wandb.synced")

@@ -10,13 +10,7 @@ from lightning.pytorch.loggers import Logger
 from lit_cfl.errors import InputError
 
 Mode = Literal["online", "offline", "disabled"]
-_MODES: dict[str, Mode] = {
-    "online": "online",
-    "run": "online",
-    "offline": "offline",
-    "dryrun": "offline",
-    "disabled": "disabled",
-}
+_MODES: dict[str, Mode] = {"online": "online", "offline": "offline", "disabled": "disabled"}
 
 
 @dataclass(frozen=True)

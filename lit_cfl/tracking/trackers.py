@@ -1,8 +1,7 @@
 """All trackers of one run: pictures, W&B and Lightning loggers. Their failures do not stop the run."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -14,29 +13,11 @@ from lit_cfl.pictures.folder import PICTURES, PictureFolder
 from lit_cfl.pictures.options import Format
 from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.tracking.artifacts import Models
-from lit_cfl.tracking.loggers import Guard, Loggers, Status
+from lit_cfl.tracking.loggers import Guard, GuardedLogger, Status
 from lit_cfl.tracking.options import Tracking
-from lit_cfl.tracking.weights_and_biases import WandbRun
+from lit_cfl.tracking.wandb_run import WandbRun
 
-SHARE = 0.02  # maximum share of a run's time for pictures and tables before the last round
-_FIRST_SECONDS = 0.6  # estimated time of the first pictures: runs of half a minute draw only at their end
-
-
-class PictureTime:
-    """Limits the time of pictures and tables to a share of the run's time, except after the last round."""
-
-    def __init__(self) -> None:
-        self._start, self._seconds = monotonic(), _FIRST_SECONDS
-
-    def has_time_left(self) -> bool:
-        return self._seconds < SHARE * (monotonic() - self._start)
-
-    @contextmanager
-    def measure(self) -> Iterator[None]:
-        """Measures the time of the block and adds it to the time spent on pictures."""
-        start = monotonic()
-        yield
-        self._seconds += monotonic() - start
+DRAW_SECONDS = 60.0  # minimum time between two sets of pictures and tables, except after the last round
 
 
 class Trackers:
@@ -72,8 +53,8 @@ class Trackers:
         mode, known = tracking.requested_mode(), [_drop_blanks(row) for row in rows]
         plain = {key: _without_folders(value) for key, value in config.items() if key != "code"}
         folder = None if run_id is None else f"{name}-{run_id}"
-        self._loggers = Loggers(tracking.loggers, folder, plain, known, logged)
-        self._pictures, self._time = PictureFolder(path / PICTURES, formats), PictureTime()
+        self._loggers = [GuardedLogger(build, folder, plain, known, logged) for build in tracking.loggers]
+        self._pictures, self._drawn_at = PictureFolder(path / PICTURES, formats), monotonic()
         self._run: WandbRun | None = None
         self._guard = Guard("W&B")
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tracking")
@@ -86,11 +67,12 @@ class Trackers:
 
         Args:
             row: Row of a round.
-            view: View of the run if pictures and tables are due; they are left out if earlier ones took too long.
+            view: View of the run if pictures and tables are due; they are left out if the earlier ones are recent.
         """
         numbers = _drop_blanks(row)
         self._thread.submit(self._log, numbers, view)
-        self._loggers.log(numbers)
+        for logger in self._loggers:
+            logger.log(numbers)
 
     def conclude(self, summary: Row, view: RoundView | None, models: Callable[[], Models]) -> None:
         """Logs the final results: W&B gets the summary, the models, the memberships and the partition.
@@ -108,7 +90,8 @@ class Trackers:
         Returns:
             Whether the final pictures were drawn.
         """
-        self._loggers.finish(status)
+        for logger in self._loggers:
+            logger.finish(status)
         self._thread.submit(self._finish, status)
         self._thread.shutdown()
         return self._pictures.ended
@@ -121,31 +104,26 @@ class Trackers:
     def _start_wandb(self, start: Callable[[], WandbRun], rows: Sequence[Row]) -> None:
         self._run = self._guard(start)
         for row in rows:
-            self._log_to_wandb(row, None, {})
+            self._log(row, None)
 
     def _log(self, row: Row, view: RoundView | None) -> None:
-        if view is not None and (view.last or self._time.has_time_left()):
-            with self._time.measure():
-                self._log_to_wandb(row, view, self._pictures.draw(view))
-        else:
-            self._log_to_wandb(row, None, {})
-
-    def _log_to_wandb(self, row: Row, view: RoundView | None, drawn: Mapping[str, Path]) -> None:
-        run = self._run
-        if run is not None:
+        drawn: Mapping[str, Path] = {}
+        if view is not None and not view.last and monotonic() < self._drawn_at + DRAW_SECONDS:
+            view = None
+        if view is not None:
+            drawn, self._drawn_at = self._pictures.draw(view), monotonic()
+        if (run := self._run) is not None:
             self._guard(lambda: run.log(row, view, drawn))
 
     def _conclude(self, summary: Row, view: RoundView | None, models: Callable[[], Models]) -> None:
         if view is not None:
             self._pictures.draw(view)  # retries pictures that failed before, since the disk may have room again
-        run = self._run
-        if run is not None:
+        if (run := self._run) is not None:
             self._guard(lambda: run.conclude(summary, models))
 
     def _finish(self, status: Status) -> None:
-        run = self._run
-        if run is not None:
-            self._guard.call_always(lambda: run.finish(status))
+        if (run := self._run) is not None:
+            self._guard(lambda: run.finish(status), always=True)
             self._guard(run.mark_complete)
 
 

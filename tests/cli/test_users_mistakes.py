@@ -504,7 +504,6 @@ launch --config quickstart => --address
 LAUNCH nothere.yaml => nothere.yaml
 LAUNCH quickstart --dry-run => --dry_run | --address => --dry-run | --address
 LAUNCH quickstart --round 3 => round | --rounds
-LAUNCH quickstart --include nothere => --include | nothere
 LAUNCH quickstart --env NOT_SET_HERE => --env | NOT_SET_HERE=VALUE
 LAUNCH study.yaml --resume a_study => --resume | --config
 LAUNCH quickstart --run_dir taken => taken | --run_dir

@@ -237,7 +237,6 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
             RUN + "--stop.target 90 --data.validation 0.2",
             "val/weighted_accuracy is a share; give a number above 0 and at most 1, such as 0.9",
         ),
-        ("dashboard --foo", "unrecognized arguments: --foo; its options: --project, --entity, --name, "),
         ("evaluate", "the following arguments are required: run_dir; see lit-cfl evaluate --help"),
         ("--foo", "unrecognized arguments: --foo; its options: --version, --help; see lit-cfl --help"),
         ("report runs/x --fig figures", "unrecognized arguments: --fig figures (did you mean --figures?)"),

@@ -429,7 +429,7 @@ def _printed(show: Callable[[Console], object]) -> str:
 
 
 def end_of_run(finished: FinishedRun) -> str:
-    """Returns the table, the notes and the advice at the end of a run."""
+    """Returns the table and the notes at the end of a run."""
     return _printed(lambda console: summary_table.closing_table(console, finished))
 
 

@@ -37,7 +37,7 @@ def tracked_command(arguments: list[str], **variables: str | None) -> int:
 
 def set_variables(**variables: str | None) -> None:
     """Prepares a child process: sets W&B's variables, prints notices, and draws pictures only at the end."""
-    trackers.SHARE = 0.0
+    trackers.DRAW_SECONDS = float("inf")
     warnings.simplefilter("default")
     warnings.showwarning = lambda *warning: print(warnings.formatwarning(*warning[:4]), file=sys.stderr)
     for name in [name for name in os.environ if name.startswith("WANDB_")]:

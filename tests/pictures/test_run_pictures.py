@@ -328,11 +328,11 @@ def test_pictures_come_every_few_rounds_while_they_cost_little(pictures: None, t
 
     monkeypatch.setattr(trackers.PictureFolder, "draw", noted)
     experiment = digits(rounds=6, tracking=Tracking(snapshots_every=2), pictures=Pictures(["png"]))
-    monkeypatch.setattr(trackers, "SHARE", 0.0)
+    monkeypatch.setattr(trackers, "DRAW_SECONDS", float("inf"))
     run(experiment, tmp_path / "dear")
     assert [number for number, _ in drawn] == [6]
     drawn.clear()
-    monkeypatch.setattr(trackers, "SHARE", float("inf"))
+    monkeypatch.setattr(trackers, "DRAW_SECONDS", 0.0)
     run(experiment, tmp_path / "cheap")
     first, *others, last = drawn
     assert first == (1, ["clients", "curve", "memberships", "similarity"])

@@ -16,7 +16,6 @@ from golden import check_golden, without_times
 
 from lit_cfl.cli.main import main
 from lit_cfl.metric_names import client_columns
-from lit_cfl.progress import live
 from lit_cfl.scores import ACCURACY, Score, describe_scores
 from lit_cfl.storage.digests import write_sealed
 
@@ -61,8 +60,6 @@ def test_a_command_prints_what_was_recorded(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(live, "_SECONDS", 0.0)  # a line for each round
-    monkeypatch.setattr(live, "PATIENCE", 1e9)
     monkeypatch.setenv("COLUMNS", "200")
     assert main([*COMMANDS[name]]) == 0
     check_golden(GOLDEN / f"{name}.txt", without_machine(capsys.readouterr().out), tmp_path)

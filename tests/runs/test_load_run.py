@@ -352,7 +352,7 @@ def test_new_clients_may_be_tested_on_a_label_that_the_run_alone_knows(
     with pytest.warns(Notice, match=r"among these clients are names of the run's clients \(5\); if they are the same"):
         assert main(["assign", "run", "--data.source", "new.csv"]) == 0
     for words, remedy in (
-        (["evaluate", "--run_dir", "run"], "the directory of the run needs no option: lit-cfl evaluate RUN_DIR"),
+        (["evaluate", "--run_dir", "run"], "--run_dir is not an option here; give RUN_DIR, --data"),
         (["evaluate", "run", "other"], "lit-cfl evaluate takes one run, but run and other are two; call it for each"),
     ):
         assert main(words) == 2
@@ -394,9 +394,12 @@ def test_texts_of_another_vocabulary_are_refused(path: Path):
         (("assign", "RUN", "--rounds", "3"), "--rounds is not an option here"),
         (
             ("evaluate", "RUN", "--num_clients", "3"),
-            "--num_clients is not an option here (did you mean --data.num_clients?)",
+            "--num_clients is not an option here; give RUN_DIR, --data and --data.<option>",
         ),
-        (("assign", "RUN", "--unlabeled"), "--unlabeled is not an option here (did you mean --unlabelled?)"),
+        (
+            ("assign", "RUN", "--unlabeled"),
+            "--unlabeled is not an option here; give RUN_DIR, --unlabelled, --data and --data.<option>",
+        ),
         (("evaluate", "nowhere"), "nowhere holds no run"),
         (("evaluate", "RUN", "--data.num_client", "3"), "did you mean num_clients?"),
     ],

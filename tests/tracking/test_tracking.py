@@ -5,7 +5,6 @@ import shutil
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from threading import Event, current_thread
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -27,7 +26,7 @@ from lit_cfl.runs.run import RunCallbacks, run
 from lit_cfl.scores import ACCURACY
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tasks import Classification
-from lit_cfl.tracking import service
+from lit_cfl.tracking import wandb_run
 from lit_cfl.tracking.artifacts import cluster_models
 from lit_cfl.tracking.offline import last_kept_round, mark_complete, set_offline_aside, sync_line
 from lit_cfl.tracking.options import Tracking
@@ -39,7 +38,6 @@ from lit_cfl.tracking.trackers import Trackers
     [
         (None, None, None),
         (None, "offline", "offline"),
-        (None, "dryrun", "offline"),
         (None, "disabled", "disabled"),
         ("offline", "disabled", "offline"),
         ("disabled", "online", "disabled"),
@@ -139,7 +137,7 @@ def test_last_round_that_is_kept_is_known_without_folders_too(tmp_path: Path):
     folder.parent.mkdir()
     assert last_kept_round(folder.parent, "abc") == 0  # as after a kill before W&B had a folder
     folder.mkdir()
-    mark_complete(folder, "abc", 7)
+    mark_complete(folder, 7)
     assert last_kept_round(folder.parent, "abc") == 7
     shutil.rmtree(folder)
     assert last_kept_round(folder.parent, "abc") == 7  # the folder was uploaded and removed
@@ -151,13 +149,13 @@ def test_what_a_killed_process_left_is_set_aside_and_its_rounds_are_logged_again
     for file in files:
         file.parent.mkdir()
         file.touch()
-    mark_complete(files[0].parent, "abc", 7)
+    mark_complete(files[0].parent, 7)
     for _ in range(2):  # also if the next process was killed before it had a folder of its own
         assert last_kept_round(tmp_path, "abc") == 7  # these rounds are in the complete folder, which will be uploaded
         assert [file.with_suffix(".wandb.synced").exists() for file in files] == [False, True]
     later = tmp_path / "offline-run-2-abc"
     later.mkdir()
-    mark_complete(later, "abc", 9)
+    mark_complete(later, 9)
     assert last_kept_round(tmp_path, "abc") == 9
     set_offline_aside(tmp_path, "abc")  # the run continues online, and the server has no round yet
     assert all(file.with_suffix(".wandb.synced").exists() for file in files)
@@ -255,29 +253,9 @@ def test_where_nobody_has_a_model_there_is_nothing_to_keep():
     assert cluster_models(nobody, None, engine, ids(0, 1)) == {}
 
 
-@pytest.mark.parametrize(("mode", "times"), [("disabled", 0), (None, 1), ("offline", 1), ("online", 1)])
-def test_it_is_loaded_in_a_thread_if_it_is_asked_for(mode: str | None, times: int, monkeypatch: pytest.MonkeyPatch):
-    begun, loaded = Event(), []
-
-    def load() -> str:
-        begun.wait(10)
-        loaded.append(current_thread().name)
-        return "offline"
-
-    monkeypatch.setattr(service, "read_wandb_mode", load)
-    service.load_early(lambda: mode)
-    assert loaded == []  # nobody has waited for the import
-    begun.set()
-    service.wait_until_loaded()
-    assert loaded == ["wandb"] * times
-
-
-def test_an_error_there_is_left_to_whoever_needs_it(monkeypatch: pytest.MonkeyPatch):
-    def fail() -> str:
-        raise InputError("no such mode")
-
-    service.load_early(fail)
-    monkeypatch.setattr(service, "read_wandb_mode", fail)
-    service.load_early(lambda: "offline")
-    service.wait_until_loaded()
-    service.wait_until_loaded()  # returns at once: nothing is being loaded
+@pytest.mark.parametrize("mode", ["disabled", None, "offline", "online"])
+def test_wandb_is_imported_in_a_thread_if_it_is_asked_for(mode: Any, monkeypatch: pytest.MonkeyPatch):
+    begun: list[str] = []
+    monkeypatch.setattr(wandb_run.Thread, "start", lambda thread: begun.append(thread.name))
+    wandb_run.load_early(mode)
+    assert begun == ([] if mode == "disabled" else ["wandb"])

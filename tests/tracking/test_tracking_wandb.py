@@ -38,11 +38,12 @@ from wandb_runs import (
 from lit_cfl.runs.load_run import load_run
 from lit_cfl.runs.run_directory import RunDirectory
 from lit_cfl.storage.csv_log import read_table
-from lit_cfl.tracking import service, trackers
+from lit_cfl.tracking import trackers, wandb_run
 from lit_cfl.tracking.offline import folders_of, sync_line
 from lit_cfl.tracking.trackers import Trackers
 
 pytestmark = pytest.mark.nightly  # each test starts a process, and most of them the service of wandb
+MIN_LOGGED = 20  # rounds in a folder before its process is killed
 REFUSES = "http://127.0.0.1:9"
 
 
@@ -148,41 +149,51 @@ def test_nothing_of_machine_user_and_folders_is_logged_but_where_files_wait(offl
             assert str(offline) not in words
 
 
-def test_killed_run_that_is_resumed_is_uploaded_whole(output: Path, tmp_path: Path):
-    run = tmp_path / "run"
-    add_row = RunDirectory.add_row
+def kill_after(rounds: int, words: list[str], run: Path, already: int) -> None:
+    """Starts a run offline, and kills it by -9 once it has trained some rounds and its W&B folder has the last ones.
 
-    def stop_after_60_rounds() -> None:
+    The file of that folder is cut off in the middle of an entry, as a kill often does.
+    """
+
+    def stop() -> None:
         set_variables(MODE="offline")
+        add_row = RunDirectory.add_row
 
         def waiting(directory: RunDirectory, row: dict[str, object]) -> dict[str, object]:
-            if len(directory.rows) == 60:
+            if len(directory.rows) == rounds:
                 signal.pause()
             return add_row(directory, row)
 
         RunDirectory.add_row = waiting  # type: ignore[method-assign]  # in the child alone, which is killed
 
-    words = start(run, "--checkpoint.every_seconds", "0", "--baseline", "null", rounds=70)
-    child = in_child(words, stop_after_60_rounds)
-    while not any(any(history(folder)) for folder in folders(run)):  # wandb takes seconds to start
+    child = in_child(words, stop)
+    deadline = time.monotonic() + 120
+    while len(folders(run)) <= already or len(list(history(folders(run)[-1]))) < MIN_LOGGED:
         assert os.waitpid(child, os.WNOHANG) == (0, 0)
+        assert time.monotonic() < deadline
         time.sleep(0.05)
     os.kill(child, signal.SIGKILL)
     assert wait(child) == -signal.SIGKILL
-    (torn,) = folders(run)[0].glob("*.wandb")
-    os.truncate(torn, list(entries(torn.read_bytes()))[-1][0] - 5)  # cuts an entry in the middle, as a kill often does
+    (torn,) = folders(run)[-1].glob("*.wandb")
+    os.truncate(torn, list(entries(torn.read_bytes()))[-1][0] - 5)
+
+
+def test_run_that_was_killed_twice_is_uploaded_with_every_round_once(output: Path, tmp_path: Path):
+    run = tmp_path / "run"
+    kill_after(60, start(run, "--checkpoint.every_seconds", "0", "--baseline", "null", rounds=90), run, already=0)
+    kill_after(75, resume(run), run, already=1)
     assert tracked_command(resume(run), MODE="offline") == 0
-    _, second = folders(run)
-    assert [numbers(row) for row in history(second)] == own_rows(run)
+    assert len(folders(run)) == 3
+    assert [numbers(row) for row in history(folders(run)[-1])] == own_rows(run)
     server = upload(run / "wandb")
-    assert server.rounds() == list(range(1, 71))
+    assert server.rounds() == list(range(1, 91))
     assert sync_line([run]) is None
 
 
 def test_online_run_whose_process_was_killed_continues_after_the_rounds_on_the_server(output: Path, tmp_path: Path):
     run, server = tmp_path / "run", Server()
     assert tracked(run, "--baseline", "null", rounds=2, API_KEY=KEY, BASE_URL=server.address) == 0
-    (mark,) = folders(run)[0].glob("lit-cfl-complete")
+    (mark,) = (run / "wandb").glob("lit-cfl-complete-*")
     mark.unlink()  # as if the process had been killed
     assert tracked_command(resume(run, "--rounds", "4"), API_KEY=KEY, BASE_URL=server.address) == 0
     server.close()
@@ -273,7 +284,7 @@ def test_server_that_goes_away_does_not_stop_the_run(output: Path, tmp_path: Pat
 
     def prepare() -> None:
         set_variables(API_KEY=KEY, BASE_URL=server.address)
-        service.FINISH_SECONDS = 3.0
+        wandb_run.FINISH_SECONDS = 3.0
 
     child = in_child(words, prepare)
     wait_for(tmp_path / "run" / "metrics.csv", "\n10,")
@@ -287,9 +298,9 @@ def test_server_that_goes_away_does_not_stop_the_run(output: Path, tmp_path: Pat
 
 
 def often(**variables: str | None) -> None:
-    """Sets W&B variables as `set_variables` does, and removes the time limit for pictures and tables."""
+    """Sets W&B variables as `set_variables` does, and lets pictures and tables be drawn as often as they are due."""
     set_variables(**variables)
-    trackers.SHARE = float("inf")
+    trackers.DRAW_SECONDS = 0.0
 
 
 def shown(run: Path, name: str, row: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from studies import base, study_file
 from lit_cfl.cli.main import main
 from lit_cfl.errors import InputError
 from lit_cfl.tune.cluster import require_shared_folder
-from lit_cfl.tune.cluster_jobs import Jobs
+from lit_cfl.tune.launch import launch
 
 FOLDER = Path(__file__).parents[2] / "configs" / "cluster"
 DOCS = Path(__file__).parents[2] / "docs" / "clusters.md"
@@ -193,7 +193,7 @@ class Cluster:
     def run(self, words: list[str], folder: Path) -> tuple[int, str]:
         """Runs `python WORDS`; returns its exit code and output."""
         process = self.begin(words, folder)
-        output, _ = process.communicate(timeout=240)
+        output, _ = process.communicate(timeout=500)
         return process.returncode, output
 
 
@@ -240,19 +240,19 @@ def numbers(path: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.nightly
-def test_a_launched_run_gives_what_it_gives_here(token_cluster: Cluster, tmp_path: Path, capsys):
+def test_a_launched_run_gives_what_it_gives_here(token_cluster: Cluster, tmp_path: Path):
     config = experiment_file(tmp_path)
     words = ["--config", config, "--rounds", "3"]
-    code, said = token_cluster.run(
-        ["-m", "lit_cfl.tune.launch", *words, "--address", token_cluster.url, "--run_dir", "there"], tmp_path
-    )
+    there = ["--address", token_cluster.url, "--remote_dir", str(tmp_path / "jobs"), "--run_dir", "there"]
+    code, said = token_cluster.run(["-m", "lit_cfl", "launch", *words, *there], tmp_path)
     assert code == 0, said
-    assert "sends lit-cfl itself, the configuration, and own_slow.py" in said
     assert "round 3/3" in said
     assert main(["run", *words, "--run_dir", str(tmp_path / "here")]) == 0
-    assert numbers(tmp_path / "there") == numbers(tmp_path / "here")
-    code_there = yaml.safe_load((tmp_path / "there" / "config.yaml").read_text())["code"]
-    assert [path for path in code_there if str(tmp_path) in path] == []  # the job used the code that was sent
+    (job,) = (tmp_path / "jobs").iterdir()
+    assert numbers(job) == numbers(tmp_path / "here")
+    assert (tmp_path / "there" / "summary.json").read_text() == (job / "summary.json").read_text()
+    code_there = yaml.safe_load((job / "config.yaml").read_text())["code"]
+    assert [path for path in code_there if path == str(tmp_path)] == []  # the job used the code that was sent
 
 
 @pytest.mark.nightly
@@ -260,19 +260,17 @@ def test_a_launched_study_comes_back_with_its_best(token_cluster: Cluster, tmp_p
     space = {"algorithm.eta_g": {"grid": [0.0, 0.3]}}
     study_file(tmp_path, space=space, limits={}, scheduler="FIFOScheduler", num_repeats=1)
     words = ["--config", "study-to-run.yaml", "--address", token_cluster.url, "--remote_dir", str(tmp_path / "jobs")]
-    code, said = token_cluster.run(["-m", "lit_cfl.tune.launch", *words, "--study_dir", "there"], tmp_path)
+    code, said = token_cluster.run(["-m", "lit_cfl", "launch", *words, "--study_dir", "there"], tmp_path)
     assert code == 0, said
     assert "2 trials: 2 finished, 0 stopped early, 0 failed" in said
+    assert sorted(path.name for path in (tmp_path / "there").iterdir()) == ["best.yaml", "trials.csv"]
     with (tmp_path / "there" / "trials.csv").open() as file:
-        rows = {row["trial_id"]: row for row in csv.DictReader(file)}
-    assert [row["repeats"] for row in rows.values()] == ["", "0000", ""]  # the grid also contains the default setting
-    assert {row["status"] for row in rows.values()} == {"finished"}
-    assert {path.name for path in (tmp_path / "there" / "trials").iterdir()} == set(rows)
-    assert not (tmp_path / "there" / "ray").exists()  # Ray's pickles were not copied
+        rows = list(csv.DictReader(file))
+    assert {row["status"] for row in rows} == {"finished"}
     best = str(tmp_path / "there" / "best.yaml")
     assert main(["run", "--config", best, "--run_dir", str(tmp_path / "again"), "--quiet"]) == 0
     again = json.loads((tmp_path / "again" / "summary.json").read_text())["val/weighted_accuracy"]
-    assert again == max(float(row["val/weighted_accuracy"]) for row in rows.values())
+    assert again == max(float(row["val/weighted_accuracy"]) for row in rows)
 
 
 LEFT_STOPPED_FOLLOWED = """
@@ -280,13 +278,14 @@ import sys, time
 from pathlib import Path
 from ray.job_submission import JobSubmissionClient
 from lit_cfl.tune.launch import launch
-*words, address, log = sys.argv[1:]
+*words, address, log, bare = sys.argv[1:]
 assert launch([*words, "--detach", "--address", address]) == 0
 (job,) = [job.submission_id for job in JobSubmissionClient(address).list_jobs() if "halting-" in str(job.submission_id)]
 while not Path(log).exists() or len(Path(log).read_text().splitlines()) < 4:
     time.sleep(0.2)
 assert JobSubmissionClient(address).stop_job(job)  # as `ray job stop`
-print("failed", launch([*words, "--data.partition_file", "/not/there.npz", "--address", address]))
+print("failed", launch([*words, "--data.partition_file", "not_there.npz", "--address", address]))
+print("bare", launch([*words, "--address", address, "--env", f"PATH={bare}:/usr/bin:/bin"]))
 print("followed", job, launch(["--follow", job, "--address", address, "--run_dir", "left"]))
 """
 
@@ -296,23 +295,32 @@ def test_a_job_can_be_left_stopped_and_followed_and_a_failed_one_says_why(token_
     log = tmp_path / "log.txt"
     slow = SLOW | {"init_args": {"pause": 0.5, "log": str(log)}}
     config = experiment_file(tmp_path, name="halting", algorithm=slow, rounds=500, checkpoint={"every_seconds": 0})
-    words = ["--config", config, token_cluster.url, str(log)]
-    code, said = token_cluster.run(["-c", LEFT_STOPPED_FOLLOWED, *words], tmp_path)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path.parent / "bare")], check=True)
+    words = ["--config", config, "--remote_dir", str(tmp_path.parent / "jobs"), token_cluster.url, str(log)]
+    bare = str(tmp_path.parent / "bare" / "bin")
+    code, said = token_cluster.run(["-c", LEFT_STOPPED_FOLLOWED, *words, bare], tmp_path)
     assert code == 0, said
     assert "failed 2\n" in said
+    assert "not_there.npz" in said.partition("the job failed")[0]
     assert "the job failed: Job entrypoint command failed with exit code 2, last available logs" in said
-    assert "/not/there.npz" in said.partition("the job failed")[2]
+    (line,) = [line for line in said.splitlines() if "on the cluster lacks" in line and "error: /" in line]
+    assert line.startswith(f"lit-cfl: error: {bare}/python on the cluster lacks ['lightning', 'lit-cfl', 'torch']")
+    assert "bare 1\n" in said
     assert "the job stopped" in said
     (job, exit_code) = said.rpartition("followed ")[2].split()
     assert exit_code != "0"
     assert f"lit-cfl launch --follow {job} --address {token_cluster.url}" in said
-    assert 4 <= len(numbers(tmp_path / "left")) < 500
+    assert 4 <= len(numbers(tmp_path.parent / "jobs" / job)) < 500
 
 
 @pytest.mark.nightly
-def test_a_cluster_that_wants_a_token_is_refused_without(token_cluster: Cluster):
+def test_a_wrong_token_and_a_wrong_port_are_refused_in_one_line(token_cluster: Cluster, monkeypatch):
     with pytest.raises(InputError, match="refused the token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"):
-        Jobs(token_cluster.url)
+        launch(["--follow", "x", "--address", token_cluster.url])
+    with pytest.raises(
+        InputError, match=r"no Ray cluster answers at .* \(it does not speak HTTP: BadStatusLine\); give"
+    ):
+        launch(["--follow", "x", "--address", f"http://127.0.0.1:{token_cluster.port}"])
 
 
 GATED = """
@@ -414,64 +422,3 @@ def test_the_slurm_script_starts_a_cluster_runs_its_command_and_leaves_nothing(t
     finally:
         end(mark)
         shutil.rmtree(f"/tmp/ray-{number}", ignore_errors=True)  # noqa: S108  # the script's own
-
-
-STAND_INS = {
-    "scontrol": 'printf "%s\\n" $NODES\n',
-    "srun": 'for word in "$@"; do [ "$word" = --ip-address ] && { echo "$PRINTED"; exit; }; done\nsleep 1\n',
-    "ray": "exit 0\n",
-    "python3": f'[ "$1" = -c ] && exec {sys.executable} "$@"\ncat > /dev/null\n',
-    "lit-cfl": 'echo "RAY_ADDRESS=$RAY_ADDRESS"\n',
-}
-
-
-def slurm(folder: Path, printed: str = "10.0.0.5", nodes: str = "n1 n2", **variables: str) -> tuple[int, str, str]:
-    """Runs `slurm.sh` with stand-ins for SLURM and Ray; returns exit code, Ray's address and the last error line."""
-    for name, text in STAND_INS.items():
-        (folder / name).write_text(f"#!/bin/bash\n{text}")
-        (folder / name).chmod(0o755)
-    environment = {"PATH": f"{folder}:/usr/bin:/bin", "PRINTED": printed, "NODES": nodes, "SLURM_JOB_ID": "77"}
-    environment |= {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_CPUS_PER_TASK": "2"} | variables
-    command = ["bash", str(FOLDER / "slurm.sh"), "run", "--config", "x"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
-    said = [line.partition("=")[2] for line in done.stdout.splitlines() if line.startswith("RAY_ADDRESS=")]
-    return done.returncode, "".join(said), (done.stderr.splitlines() or [""])[-1]
-
-
-@pytest.mark.parametrize(
-    ("printed", "nodes", "variables", "address"),
-    [
-        ("fe80::1 10.0.0.5", "n1 n2", {}, "10.0.0.5"),
-        ("127.0.1.1 10.0.0.5", "n1 n2", {}, "10.0.0.5"),
-        ("127.0.1.1", "n1", {}, "127.0.1.1"),  # a single node needs no other address
-        ("172.17.0.1 10.0.0.5", "n1 n2", {"LITCFL_HEAD_IP": "10.0.0.5"}, "10.0.0.5"),
-        ("", "n1 n2", {"LITCFL_HEAD_IP": "2001:db8::7"}, "[2001:db8::7]"),
-    ],
-)
-def test_the_head_of_a_slurm_job_has_an_address_that_other_nodes_reach(
-    printed: str, nodes: str, variables: dict[str, str], address: str, tmp_path: Path
-):
-    code, found, _ = slurm(tmp_path, printed, nodes, **variables)
-    assert (code, found.rpartition(":")[0]) == (0, address)
-
-
-@pytest.mark.parametrize("printed", ["", "127.0.1.1", "2001:db8::7", "fe80::1 127.0.0.1"])
-def test_a_slurm_job_whose_head_has_no_such_address_is_refused_with_the_remedy(printed: str, tmp_path: Path):
-    code, found, error = slurm(tmp_path, printed)
-    assert (code, found) == (1, "")
-    assert f"n1 names no IPv4 address that other nodes reach ('{printed}'); set LITCFL_HEAD_IP" in error
-
-
-def test_the_port_of_a_slurm_job_follows_from_its_whole_id(tmp_path: Path):
-    ports = [
-        int(slurm(tmp_path, SLURM_JOB_ID=number)[1].rpartition(":")[2]) for number in ("77", "10077", "20077", "77")
-    ]
-    assert ports[0] == ports[3]
-    assert len(set(ports)) == 3
-    assert all(20000 <= port < 32000 for port in ports)
-    assert slurm(tmp_path, LITCFL_HEAD_PORT="6379")[1] == "10.0.0.5:6379"
-
-
-def test_a_slurm_job_needs_its_number_of_cores(tmp_path: Path):
-    code, _, error = slurm(tmp_path, SLURM_CPUS_PER_TASK="")
-    assert (code, error) == (2, "SLURM_CPUS_PER_TASK is not set: give sbatch --cpus-per-task N")
