@@ -1,4 +1,4 @@
-"""Writes a page as one self-contained HTML file, including styles, script and figures."""
+"""Writes a page as one self-contained HTML file, including styles and figures."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,28 +21,15 @@ def as_html(page: Page) -> bytes:
     """Formats a page as HTML. Figures that cannot be drawn are left out and listed among the problems."""
     problems: list[str] = []
     guard = DrawingGuard(lambda line: problems.append(f"{line}."))
-    drawn = {figure.name: guard(figure.title, partial(_draw_states, figure)) for figure in page.figures}
-    sections = [_with_drawn(section, {name for name, own in drawn.items() if own}) for section in page.sections]
+    drawn = {figure.name: guard(figure.title, partial(as_svg, figure)) for figure in page.figures}
+    sections = [_with_drawn(section, {name for name, svg in drawn.items() if svg}) for section in page.sections]
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["groupby_kind"] = _figures_together
     environment.filters["kind"] = lambda block: type(block).__name__
     text = environment.from_string(_read("page.html")).render(
-        page=replace(page, sections=sections, problems=[*page.problems, *problems]),
-        drawn=drawn,
-        css=_read("page.css"),
-        script=_read("page.js"),
+        page=replace(page, sections=sections, problems=[*page.problems, *problems]), drawn=drawn, css=_read("page.css")
     )
     return text.encode()
-
-
-def _draw_states(figure: Figure) -> dict[str, str]:
-    """Draws each state of a figure as SVG, by the state's name, once the figure's table has been made."""
-    _ = figure.values  # computed here, so that the guard of this call leaves out a figure whose table cannot be made
-    states = {
-        name: replace(figure, name=f"{figure.name}-{k}", rows=[[panel]])
-        for k, (name, panel) in enumerate(figure.frames.items())
-    }
-    return {name: as_svg(state) for name, state in (states or {"": figure}).items()}
 
 
 def _with_drawn(section: Section, names: set[str]) -> Section:

@@ -19,6 +19,7 @@ from lit_cfl.experiment import PreparedRun
 from lit_cfl.local_work import LocalCosts
 from lit_cfl.metric_names import RATE, Row
 from lit_cfl.pictures.round_view import RoundView
+from lit_cfl.pictures.run_files import LatestRound
 from lit_cfl.rounds import Round, Traffic
 from lit_cfl.runs.client_rounds import columns_of
 from lit_cfl.runs.final_files import write_end
@@ -242,28 +243,25 @@ class Recorder:
 
     def round_view(self) -> RoundView | None:
         """Returns a view of the run after the latest evaluation; None if no pictures are due."""
-        if self._latest is None or not (self._ended or self._latest[0].number in self._totals.memberships):
+        rows, every = self.directory.rows, self.experiment.tracking.snapshots_every
+        before = rows[-2]["round"] if len(rows) > 1 else None
+        if self._latest is None or not (self._ended or is_due(self._latest[0].number, before, every)):
             return None
         r, evaluation = self._latest
         test = evaluation.scores.get("test")
         kept = self._totals.memberships_with(r, evaluation)
         tables = self.directory.own | ({"shift": self.directory.shifts} if self.shifting else {})
-        values = torch.empty(0) if test is None else test.of_clients()
+        values = (torch.empty(0) if test is None else test.of_clients()).numpy()
+        cluster = evaluation.index.numpy()
+        shown = slice(None) if self._ended and len(values) else slice(0)
         return RoundView(
-            type(self.experiment.algorithm).__name__,
+            self.directory.path,
             self.engine.scores[0],
-            r.number,
             self._ended,
-            memberships=lambda: membership_arrays(kept, r.data),
-            cluster=evaluation.index.numpy(),
-            true_cluster=r.data.true_clusters[evaluation.clients].numpy(),
-            values=values.numpy(),
-            clusters=self._clusters,
-            metrics=(self.directory.metrics.path, self.directory.metrics.size),
-            snapshots=self.directory.path / "snapshots",
-            compared=self._totals.compared,
-            tables={name: (table.path, table.size) for name, table in tables.items()},
-            true_names=r.data.cluster_names,
+            LatestRound(lambda: membership_arrays(kept, r.data), cluster[shown], values[shown]),
+            values,
+            self._clusters,
+            {name: (table.path, table.size) for name, table in tables.items()},
         )
 
     def models(self) -> Models:

@@ -26,6 +26,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from lit_cfl.pictures.similar_clients import similarity
 
 from lit_cfl import run
 from lit_cfl.algorithms import FedGroup
@@ -35,7 +36,6 @@ from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.experiment import Experiment
 from lit_cfl.nets import MCLR
 from lit_cfl.pictures.files import write_figure
-from lit_cfl.pictures.similar_clients import similarity
 from lit_cfl.runs.recorder import Recorder
 from lit_cfl.runs.rows import snapshot
 from lit_cfl.storage.csv_log import read_table

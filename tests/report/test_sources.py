@@ -13,11 +13,11 @@ from lit_cfl.data.partition_file import save_partition
 from lit_cfl.datamodules import ArrayData
 from lit_cfl.errors import InputError
 from lit_cfl.metric_names import METRICS
+from lit_cfl.pictures.run_files import read_run
 from lit_cfl.report import overview
 from lit_cfl.report.assemble import make_page
 from lit_cfl.report.blocks import Page, Table, Text
 from lit_cfl.report.over_rounds import means
-from lit_cfl.report.run_files import read_run
 from lit_cfl.report.sources import Group, kind_of, read_source, require_comparable
 from lit_cfl.scores import ACCURACY
 from lit_cfl.storage.config_file import write_config

@@ -1,4 +1,4 @@
-"""Reads the files of a run directory for reports; records unreadable files, and continues without them."""
+"""Reads the files of a run directory for figures; records unreadable files, and continues without them."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +30,21 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, eq=False)
+class LatestRound:
+    """What a run has not written yet.
+
+    Args:
+        memberships: Returns the content of `memberships.npz` up to this round.
+        cluster: Cluster of the scored clients, `[n]`; -1 = unknown.
+        values: Test score of these clients after the run's last round, nan without test data; empty = not known.
+    """
+
+    memberships: Callable[[], dict[str, np.ndarray]]
+    cluster: np.ndarray
+    values: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
 class RunFiles:
     """The readable files of one run.
 
@@ -40,9 +55,9 @@ class RunFiles:
         rows: Rows of `metrics.csv`.
         tables: Rows of the other tables by name, without `.csv`.
         environment: Content of `environment.json`.
-        running: True if a process is working on the run.
         over: True if the run has finished.
         problems: Sentences about missing or damaged files; more may be added while files are read.
+        latest: The latest round of a run of this process, of which not all is in files; None = the files have all.
     """
 
     path: Path
@@ -51,9 +66,9 @@ class RunFiles:
     rows: Sequence[Row]
     tables: Mapping[str, Sequence[Row]]
     environment: Mapping[str, Any]
-    running: bool
     over: bool
     problems: list[str] = field(default_factory=list)
+    latest: "LatestRound | None" = None
 
     @property
     def algorithm(self) -> str:
@@ -72,6 +87,11 @@ class RunFiles:
     def score(self) -> Score:
         """The task's main score."""
         return read_scores(self.summary or self.environment)[0]
+
+    @cached_property
+    def running(self) -> bool:
+        """Whether a process is working on the run."""
+        return not self.over and is_locked(self.path)
 
     @property
     def status(self) -> str:
@@ -100,8 +120,26 @@ class RunFiles:
         return None
 
     @cached_property
+    def last_snapshot(self) -> tuple[int, dict[str, np.ndarray]] | None:
+        """The round and the content of the last readable snapshot; None = there is none."""
+        found = ((number, self.snapshot(number)) for number in reversed(self.snapshots))
+        return next(((number, snapshot) for number, snapshot in found if snapshot is not None), None)
+
+    @cached_property
+    def final_scores(self) -> tuple[np.ndarray, np.ndarray]:
+        """Scores of the clients after the last round, nan = unknown, and their clusters, -1 = none."""
+        if self.latest is not None:
+            return self.latest.values, self.latest.cluster
+        clients = [row for row in self.table("clients") if not row.get("newcomer")]
+        columns = [[finite_number(row.get(name)) for row in clients] for name in (self.score.name, "cluster")]
+        values, cluster = (np.array(column, dtype=float) for column in columns)
+        return values, np.nan_to_num(cluster, nan=-1).astype(int)
+
+    @cached_property
     def memberships(self) -> dict[str, np.ndarray] | None:
         """Memberships from `memberships.npz`, or from the checkpoint of an unfinished run; None = unknown."""
+        if self.latest is not None:
+            return self.latest.memberships()
         file = self.path / "memberships.npz"
         if file.exists():
             return attempt(self.problems, file, lambda: read_npz(file, required=("rounds", "cluster", "true_cluster")))
@@ -122,11 +160,7 @@ class RunFiles:
     @cached_property
     def match(self) -> dict[int, int]:
         """Colour number of each cluster, matched to the true clusters, for all of the run's figures."""
-        known = self.memberships
-        if known is None:
-            known = next(
-                (one for number in reversed(self.snapshots) if (one := self.snapshot(number)) is not None), None
-            )
+        known = self.memberships or (self.last_snapshot or (0, None))[1]
         found = {} if known is None else match_colours(known["cluster"], known["true_cluster"])
         # clusters may exist only between two records of the memberships, or have only newcomers
         rows = (*self.table("clusters"), *self.table("clients"))
@@ -162,8 +196,13 @@ def is_run(path: Path) -> bool:
     return any((path / name).is_file() for name in ("config.yaml", "metrics.csv", "summary.json"))
 
 
-def read_run(path: Path) -> RunFiles:
-    """Reads the files of one run. Raises OtherFormatError if it has another format."""
+def read_run(path: Path, latest: LatestRound | None = None) -> RunFiles:
+    """Reads the files of one run. Raises OtherFormatError if it has another format.
+
+    Args:
+        path: Run directory.
+        latest: See `RunFiles`.
+    """
     problems: list[str] = []
     config = attempt(problems, path / "config.yaml", lambda: stored_config(path)) or {}
     if not (path / "config.yaml").exists():
@@ -182,9 +221,8 @@ def read_run(path: Path) -> RunFiles:
     rows = tables.pop("metrics", [])
     if not rows:
         problems.append(f"{path} has no round in metrics.csv.")
-    running = not over and is_locked(path)
     environment = _json(problems, path / "environment.json") or {}
-    return RunFiles(path, config, summary, rows, tables, environment, running, over, problems)
+    return RunFiles(path, config, summary, rows, tables, environment, over, problems, latest)
 
 
 def _read_config(file: Path) -> dict[str, Any]:
