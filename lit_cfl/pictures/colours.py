@@ -120,6 +120,7 @@ def cluster_styles(
     true: Iterable[int] = (),
     true_names: Sequence[str] = (),
     size: float = 4.2,
+    same: Mapping[int, int] | None = None,
 ) -> dict[str, Style]:
     """Returns the styles of clusters by name, in the order of their numbers, "not assigned" last.
 
@@ -133,7 +134,9 @@ def cluster_styles(
         true: Numbers of true clusters; -1 = unknown.
         true_names: Names of the true clusters 0, 1, ...; empty = none.
         size: Size of markers.
+        same: True cluster that a figure names next to a found one; None = all of `match`.
     """
+    same = match if same is None else same
     numbers = sorted({int(number) for number in found}, key=lambda number: (number < 0, number))
     taken = add_colours(match, numbers)
     few = sum(number >= 0 for number in numbers) <= MAX_COLOURS
@@ -141,10 +144,10 @@ def cluster_styles(
     styles = {}
     for number in numbers:
         true_name = _with_name(taken[number], true_names)
-        label = f"{name_of(number)} (true {true_name})" if match.get(number) in truths else ""
+        label = f"{name_of(number)} (true {true_name})" if same.get(number) in truths else ""
         styles[name_of(number)] = replace(_style(taken[number], few or number < 0, size), label=label)
     for number in sorted(truths, key=lambda number: (number < 0, number)):
-        style = _style(number, number < 0 or (few and number not in taken.values()), size)
+        style = _style(number, number < 0 or (few and number not in same.values()), size)
         label = "" if number < 0 else f"true cluster {_with_name(number, true_names)}"
         styles[true_name_of(number)] = replace(style, label=label)
     return styles

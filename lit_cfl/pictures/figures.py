@@ -8,7 +8,7 @@ import numpy as np
 
 from lit_cfl.errors import count_noun
 from lit_cfl.metric_names import Row
-from lit_cfl.pictures.colours import MAX_COLOURS, cluster_styles, name_of, true_name_of
+from lit_cfl.pictures.colours import MAX_COLOURS, cluster_styles, match_colours, name_of, true_name_of
 from lit_cfl.pictures.curves import learning_curve
 from lit_cfl.pictures.figure import HEIGHT, Figure, finite_number, thin
 from lit_cfl.pictures.panels import BLUE, ORANGE, SKY, Bars, Cells, Curve, HeatMap, Note, Panel, Points, Style
@@ -247,6 +247,9 @@ def client_map(
         {"client": client, "cluster": own, "true cluster": None if truth < 0 else truth} | dict(about(client))
         for client, own, truth in zip(clients, cluster, true, strict=True)
     ]
+    # before the end of a run, a cluster may not have most of its clients in the true cluster that it has then
+    here = match_colours(snapshot["cluster"], snapshot["true_cluster"])
+    same = {number: truth for number, truth in match.items() if here.get(number) == truth}
     panels: list[Panel | None] = [_map("found clusters", plane[shown], list(map(name_of, cluster)), notes)]
     if max(true) >= 0:
         panels.append(_map("true clusters", plane[shown], list(map(true_name_of, true)), notes))
@@ -257,7 +260,7 @@ def client_map(
         f"Clients that are alike are close (classical scaling of the similarity in round {round}); colours and "
         f"markers are the clusters.{describe_sample(len(shown), int(snapshot['compared']))}",
         f"Scatter plot of {len(shown)} clients in {len(set(cluster))} clusters by their similarity in round {round}.",
-        cluster_styles(cluster, match, true, true_names, 4.2 if len(shown) < 200 else 2.5),
+        cluster_styles(cluster, match, true, true_names, 4.2 if len(shown) < 200 else 2.5, same),
         height=2.1 if len(panels) > 1 else 2.8,
     )
 

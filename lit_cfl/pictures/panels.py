@@ -393,14 +393,15 @@ def _set_ticks(axes: Axes, panel: Panel) -> None:
     parts: list[Curve | Points] = [*panel.curves, *panel.points]
     across = [value for part in parts for value in part.x]
     up = [value for part in parts for value in part.y] + [height for bars in panel.bars for height in bars.height]
-    for axis, values, is_log, counts in (
-        (axes.xaxis, across, panel.log_x, False),
-        (axes.yaxis, up, panel.log_y, panel.counts),
+    counts = panel.counts or bool(panel.bars) or (_are_whole(up) and max(up) > 1)
+    for axis, values, is_log, whole in (
+        (axes.xaxis, across, panel.log_x, _are_whole(across)),
+        (axes.yaxis, up, panel.log_y, counts),
     ):
         if panel.logarithmic or is_log:
-            _set_log_ticks(axis, values)
+            _set_log_ticks(axis, values, whole)
         else:
-            axis.set_major_locator(_locator(5, counts or _are_whole(values)))
+            axis.set_major_locator(_locator(5, whole))
     if across and not (panel.log_x or panel.logarithmic or panel.x_ticks) and _is_crowded(axes):
         axes.xaxis.set_major_locator(_locator(3, _are_whole(across)))
     for axis, ticks in ((axes.xaxis, panel.x_ticks), (axes.yaxis, panel.y_ticks)):
@@ -420,13 +421,13 @@ def _locator(most: int, whole: bool) -> MaxNLocator:
     return MaxNLocator(most, steps=[1, 2, 5, 10], integer=whole, min_n_ticks=1 if whole else 2)
 
 
-def _set_log_ticks(axis: Axis, values: Sequence[float]) -> None:
+def _set_log_ticks(axis: Axis, values: Sequence[float], whole: bool) -> None:
     """Labels a logarithmic axis with plain numbers, as an exponent would be too small to read in a column."""
     if values and max(values) <= _DECADES * min(values):  # powers of ten alone would give only one or two labels
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if _are_whole(values) else (1, 3)))
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if whole else (1, 3)))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter(NullFormatter())
-    if _are_whole(values):
+    if whole:
         axis.set_minor_locator(NullLocator())
 
 

@@ -76,6 +76,14 @@ def test_map_of_a_perfect_result_looks_alike_on_both_sides_whatever_the_numbers(
     assert (left.title, right.title) == ("found clusters", "true clusters")
 
 
+def test_a_map_before_the_end_names_no_true_cluster_of_half_of_the_clients():
+    later = {0: 0, 1: 1}  # at the end, cluster 0 is in true cluster 0
+    figure = client_map(1, compared([0, 0, 1], [0, 2, 1]), later)
+    assert [style.label or name for name, style in figure.styles.items() if style.named] == [
+        "cluster 0", "cluster 1 (true 1)", "true cluster 0", "true cluster 2"
+    ]  # fmt: skip
+
+
 def test_map_of_clients_whose_true_clusters_nobody_knows_has_one_side():
     figure = client_map(1, compared([1, 0, -1], [-1, -1, -1]), {})
     ((panel,),) = figure.rows
