@@ -135,61 +135,42 @@ def _curve(name: str, one: Means, limits: tuple[float, float]) -> Curve:
     return Curve(name, rounds, mean, low, high)
 
 
-@dataclass(frozen=True)
-class CostAxis:
-    """The x-axis of a figure that plots scores against a cost.
-
-    Args:
-        column: Column of `metrics.csv`.
-        name: Name in the title.
-        axis: Label of the axis.
-        unit: Unit of the values.
-        meaning: Meaning of the x-axis, for the caption.
-    """
-
-    column: str
-    name: str
-    axis: str
-    unit: str
-    meaning: str
-
-
-COSTS = (
-    CostAxis("traffic/mib", "traffic", "models sent to and by clients, MiB", "MiB", "all traffic up to that round"),
-    CostAxis(
+COSTS = {  # by the figure's name: column of the cost, label of the axis, unit, and what the cost is
+    "traffic": ("traffic/mib", "models sent to and by clients, MiB", "MiB", "all traffic up to that round"),
+    "local work": (
         "local/examples",
-        "local work",
         "examples that clients trained on",
         "examples",
         "the examples that clients had trained on up to that round, including pre-training",
     ),
-)
+}
 
 
-def over_cost(cost: CostAxis, groups: Mapping[str, tuple[Means, Means]], score: Score) -> Figure | None:
+def over_cost(name: str, groups: Mapping[str, tuple[Means, Means]], score: Score) -> Figure | None:
     """Draws the main test score against a cost; None if the cost is always zero, or known for fewer than two rounds.
 
     Args:
-        cost: Cost on the x-axis.
+        name: Name of the cost.
         groups: Score and cost by name.
         score: The task's main score.
     """
+    _, axis, unit, meaning = COSTS[name]
     curves = []
-    for name, (scored, spent) in groups.items():
+    for group, (scored, spent) in groups.items():
         until = dict(zip(spent.rounds, spent.mean, strict=True))
         pairs = [(until[k], value) for k, value in zip(scored.rounds, scored.mean, strict=True) if k in until]
         kept = [pairs[k] for k in thin(len(pairs), _MOST_POINTS)]
-        curves += [Curve(name, [x for x, _ in kept], [y for _, y in kept])] if kept else []
+        curves += [Curve(group, [x for x, _ in kept], [y for _, y in kept])] if kept else []
     if max((len(curve.x) for curve in curves), default=0) < 2 or not any(curve.x[-1] > 0 for curve in curves):
         return None
-    title = f"{score.heading} against {cost.name}"
+    title = f"{score.heading} against {name}"
     several = any(scored.deviation for scored, _ in groups.values())
-    ends = "; ".join(f"{curve.name} {short(curve.y[-1])} after {short(curve.x[-1])} {cost.unit}" for curve in curves)
+    ends = "; ".join(f"{curve.name} {short(curve.y[-1])} after {short(curve.x[-1])} {unit}" for curve in curves)
     return Figure(
-        cost.name.replace(" ", "-"),
+        name.replace(" ", "-"),
         title,
-        [[Panel("", cost.axis, score.title, curves)]],
-        f"Weighted test {score.title} against {cost.meaning}{'; means over the seeds' if several else ''}.",
+        [[Panel("", axis, score.title, curves)]],
+        f"Weighted test {score.title} against {meaning}{'; means over the seeds' if several else ''}.",
         f"Line chart. {title}: {ends}.",
         line_styles(list(groups)),
     )

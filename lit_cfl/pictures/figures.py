@@ -101,35 +101,12 @@ def memberships(
         "Clusters of the clients over the rounds",
         [[Panel("", "round", f"clients{', by true cluster' if len(truths) else ''}", cells=cells)]],
         f"Each row is a client.{colours} On the right: the numbers of the clusters at the end."
-        f"{without}{many}{_describe_reused(cluster)}{describe_sample(len(order), len(true_cluster))}{fewer}",
+        f"{without}{many}{describe_sample(len(order), len(true_cluster))}{fewer}",
         f"Coloured cells, one row per client, rounds {rounds[0]} to {rounds[-1]}: "
         f"{len(assigned)} clients in {len(np.unique(assigned))} clusters at the end{others}; "
         f"{count_noun(int(changed.any(0).sum()), 'client')} changed to a cluster of another number in between.",
         cluster_styles(numbers, match, truths, true_names),
         height=2.6,
-    )
-
-
-def _describe_reused(cluster: np.ndarray) -> str:
-    """Describes numbers that no client kept, as they may stand for another cluster; empty if there are none.
-
-    Args:
-        cluster: Cluster of each client by round, int `[R, clients]`, -1 = none.
-    """
-    holders: dict[int, set[int]] = {}
-    reused: set[int] = set()
-    for row in cluster:
-        for number in np.unique(row[row >= 0]).tolist():
-            mine = set(np.flatnonzero(row == number).tolist())
-            if holders.get(number, mine).isdisjoint(mine):
-                reused.add(number)
-            holders[number] = mine
-    if not reused:
-        return ""
-    listed = f"cluster{'s' * (len(reused) > 1)} {', '.join(map(str, sorted(reused)))}"
-    return (
-        f" Between two of the drawn rounds, all clients of {listed} were replaced by others: the number and its colour "
-        "may then stand for another cluster."
     )
 
 

@@ -12,7 +12,7 @@ from lit_cfl.pictures.files import write_figure
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.options import Format
 from lit_cfl.pictures.round_view import RoundView
-from lit_cfl.pictures.run_files import RunFiles
+from lit_cfl.pictures.run_files import RunFiles, read_run
 from lit_cfl.pictures.sample import MOST_CLIENTS
 from lit_cfl.scores import read_scores
 from lit_cfl.storage.csv_log import read_table
@@ -47,7 +47,7 @@ class PictureFolder:
         if self.ended:
             return {}
         self._guard.unwritten = None
-        run = self._guard("pictures", view.files)
+        run = self._guard("pictures", lambda: read_run(view.path, view))
         if run is None:
             return {}
         drawn = {

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
-from matplotlib import colormaps, rc_context
+from matplotlib import rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -14,7 +14,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 __all__ = [
     "BLACK",
@@ -76,7 +76,6 @@ _HEIGHT = 1.55  # height of a panel
 _T = TypeVar("_T")
 _MARKS = 8  # approximate number of markers of a long curve
 _MOST_GROUPS = 20  # maximum number of names at the side of a matrix
-_UNKNOWN = "#e6e6e6"  # colour of unknown values of a heat map
 _CROWDED = 40  # characters of labels, one next to the other, that fit the width of a figure
 _LONG = 40  # names on a horizontal axis as wide as a figure are rotated if they have more letters than this in total
 _DECADES = 100  # ratio of values up to which a logarithmic axis also labels 3, 0.3, ...
@@ -172,12 +171,11 @@ class HeatMap:
     """A matrix of values shown as colours, with a colour bar.
 
     Args:
-        values: Rows of values, the first on top; nan = no colour, or grey with `edges`.
+        values: Rows of values, the first on top; nan = no colour.
         low, high: Range of the colours.
         label: Label of the colour bar.
         groups: Groups of the rows and columns, equal ones adjacent; lines divide them, and labels at the side name
             them.
-        edges: Edges of the columns on the horizontal axis; empty = cells are square.
     """
 
     values: np.ndarray
@@ -185,7 +183,6 @@ class HeatMap:
     high: float
     label: str
     groups: Sequence[str] = ()
-    edges: Sequence[float] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,7 +225,6 @@ class Panel:
         limits: Limits of the vertical axis; None = automatic.
         x_limits: Limits of the horizontal axis; None = automatic.
         diagonal: Half the width of a band around equal values, drawn with its middle; None = no band.
-        logarithmic: Make both axes logarithmic.
         log_x, log_y: Make the horizontal or the vertical axis logarithmic.
         counts: The vertical axis counts things: its ticks are whole numbers.
         x_ticks, y_ticks: Names of places on the axes; empty = numbers.
@@ -245,7 +241,6 @@ class Panel:
     limits: tuple[float, float] | None = None
     x_limits: tuple[float, float] | None = None
     diagonal: float | None = None
-    logarithmic: bool = False
     log_x: bool = False
     log_y: bool = False
     counts: bool = False
@@ -348,10 +343,7 @@ def _draw(axes: Axes, panel: Panel, styles: Mapping[str, Style]) -> None:
         axes.bar(bars.x, bars.height, bars.width, bars.base or 0, align="edge", **look)
     for k, points in enumerate(panel.points):
         _draw_points(axes, points, styles[points.name], f"points-{k}")
-    if panel.logarithmic or panel.log_x:
-        axes.set_xscale("log")
-    if panel.logarithmic or panel.log_y:
-        axes.set_yscale("log")
+    axes.set(xscale="log" if panel.log_x else "linear", yscale="log" if panel.log_y else "linear")
     if panel.limits is not None:
         axes.set_ylim(*panel.limits)
     if panel.x_limits is not None:
@@ -363,11 +355,6 @@ def _draw(axes: Axes, panel: Panel, styles: Mapping[str, Style]) -> None:
         _draw_cells(axes, panel.cells, styles)
     if panel.diagonal is not None:
         _draw_diagonal(axes, panel.diagonal)
-    if panel.logarithmic:
-        low, high = np.log10(axes.get_xlim())
-        powers = 10.0 ** np.arange(np.ceil(low), np.floor(high) + 1)
-        axes.set(xticks=powers, yticks=powers)
-        axes.minorticks_off()
 
 
 def _draw_curve(axes: Axes, curve: Curve, style: Style, number: int) -> None:
@@ -398,11 +385,11 @@ def _set_ticks(axes: Axes, panel: Panel) -> None:
         (axes.xaxis, across, panel.log_x, _are_whole(across)),
         (axes.yaxis, up, panel.log_y, counts),
     ):
-        if panel.logarithmic or is_log:
+        if is_log:
             _set_log_ticks(axis, values, whole)
         else:
             axis.set_major_locator(_locator(5, whole))
-    if across and not (panel.log_x or panel.logarithmic or panel.x_ticks) and _is_crowded(axes):
+    if across and not (panel.log_x or panel.x_ticks) and _is_crowded(axes):
         axes.xaxis.set_major_locator(_locator(3, _are_whole(across)))
     for axis, ticks in ((axes.xaxis, panel.x_ticks), (axes.yaxis, panel.y_ticks)):
         if ticks:
@@ -426,9 +413,7 @@ def _set_log_ticks(axis: Axis, values: Sequence[float], whole: bool) -> None:
     if values and max(values) <= _DECADES * min(values):  # powers of ten alone would give only one or two labels
         axis.set_major_locator(LogLocator(subs=(1, 2, 5) if whole else (1, 3)))
     axis.set_major_formatter("{x:g}")
-    axis.set_minor_formatter(NullFormatter())
-    if whole:
-        axis.set_minor_locator(NullLocator())
+    axis.set_minor_locator(NullLocator())
 
 
 def _is_crowded(axes: Axes) -> bool:
@@ -453,14 +438,7 @@ def _are_whole(values: Sequence[float]) -> bool:
 
 def _draw_matrix(axes: Axes, matrix: HeatMap) -> None:
     axes.grid(visible=False)
-    look: Any = {"cmap": colormaps["viridis"], "vmin": matrix.low, "vmax": matrix.high}
-    if matrix.edges:
-        rows = np.arange(len(matrix.values) + 1) - 0.5
-        look["cmap"] = look["cmap"].with_extremes(bad=_UNKNOWN)
-        axes.pcolormesh(matrix.edges, rows, matrix.values, rasterized=True, **look)
-        axes.set(yticks=[], ylim=(rows[-1], rows[0]))
-        return
-    axes.imshow(matrix.values, interpolation="none", **look)
+    axes.imshow(matrix.values, interpolation="none", cmap="viridis", vmin=matrix.low, vmax=matrix.high)
     edges, names = stretches(matrix.groups)
     if names:
         axes.set(xticks=[], yticks=[])
@@ -495,8 +473,7 @@ def _add_colour_bar(figure: Figure, row: Sequence[Panel | None], places: Sequenc
     shown = [(panel.matrix, place) for panel, place in zip(row, places, strict=True) if panel and panel.matrix]
     if shown:
         matrix, place = shown[0]
-        colours = (*place.images, *place.collections)[0]
-        figure.colorbar(colours, ax=[place for _, place in shown], label=matrix.label, aspect=15)
+        figure.colorbar(place.images[0], ax=[place for _, place in shown], label=matrix.label, aspect=15)
 
 
 def _draw_diagonal(axes: Axes, half_width: float) -> None:

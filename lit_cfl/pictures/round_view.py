@@ -1,6 +1,6 @@
 """A read-only view of a run after an evaluated round, for pictures and trackers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from lit_cfl.metric_names import TEXT_COLUMNS
-from lit_cfl.pictures.run_files import LatestRound, RunFiles, read_run
 from lit_cfl.scores import Score
 from lit_cfl.storage.csv_log import latest_rows
 
@@ -21,8 +20,9 @@ class RoundView:
         path: Run directory.
         score: The task's main score.
         last: True if the run ends here.
-        latest: What the run has not written yet.
-        values: Test score of the scored clients, nan without test data; empty if no client has any.
+        memberships: Returns the content of `memberships.npz` up to this round.
+        cluster: Cluster of the scored clients, `[n]`; -1 = unknown.
+        values: Test score of these clients, nan without test data; empty if no client has any.
         clusters: Rows of `clusters.csv` of this round.
         tables: Further tables of the run by name, including the algorithm's own: growing files, and their present
             sizes in bytes.
@@ -31,14 +31,11 @@ class RoundView:
     path: Path
     score: Score
     last: bool
-    latest: LatestRound
+    memberships: Callable[[], dict[str, np.ndarray]]
+    cluster: np.ndarray
     values: np.ndarray
     clusters: Sequence[Mapping[str, Any]]
     tables: Mapping[str, tuple[Path, int]]
-
-    def files(self) -> RunFiles:
-        """Reads the run's files."""
-        return read_run(self.path, self.latest)
 
     def table(self, name: str) -> list[dict[str, Any]]:
         """Reads the latest rows of a further table, up to this round; empty if there is no such table."""

@@ -16,6 +16,7 @@ from lit_cfl.data.partition_file import read_about, true_clusters_in
 from lit_cfl.metric_names import TEXT_COLUMNS, Row
 from lit_cfl.pictures.colours import add_colours, match_colours
 from lit_cfl.pictures.figure import finite_number
+from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.scores import Score, read_scores
 from lit_cfl.storage.config_file import OtherFormatError, stored_config
 from lit_cfl.storage.csv_log import read_table
@@ -27,21 +28,6 @@ _NUMBERS = ("metrics.csv", "clusters.csv")  # tables in which every column holds
 _SNAPSHOT = ("clients", "similarity", "projection", "cluster", "true_cluster", "compared")
 _READ = (".csv", ".json", ".npz")  # files with a digest that are read here
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, eq=False)
-class LatestRound:
-    """What a run has not written yet.
-
-    Args:
-        memberships: Returns the content of `memberships.npz` up to this round.
-        cluster: Cluster of the scored clients, `[n]`; -1 = unknown.
-        values: Test score of these clients after the run's last round, nan without test data; empty = not known.
-    """
-
-    memberships: Callable[[], dict[str, np.ndarray]]
-    cluster: np.ndarray
-    values: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +43,7 @@ class RunFiles:
         environment: Content of `environment.json`.
         over: True if the run has finished.
         problems: Sentences about missing or damaged files; more may be added while files are read.
-        latest: The latest round of a run of this process, of which not all is in files; None = the files have all.
+        latest: View of a run of this process, of which not all is in files; None = the files have all.
     """
 
     path: Path
@@ -68,7 +54,7 @@ class RunFiles:
     environment: Mapping[str, Any]
     over: bool
     problems: list[str] = field(default_factory=list)
-    latest: "LatestRound | None" = None
+    latest: RoundView | None = None
 
     @property
     def algorithm(self) -> str:
@@ -129,7 +115,8 @@ class RunFiles:
     def final_scores(self) -> tuple[np.ndarray, np.ndarray]:
         """Scores of the clients after the last round, nan = unknown, and their clusters, -1 = none."""
         if self.latest is not None:
-            return self.latest.values, self.latest.cluster
+            shown = slice(None) if self.latest.last and len(self.latest.values) else slice(0)
+            return self.latest.values[shown], self.latest.cluster[shown]
         clients = [row for row in self.table("clients") if not row.get("newcomer")]
         columns = [[finite_number(row.get(name)) for row in clients] for name in (self.score.name, "cluster")]
         values, cluster = (np.array(column, dtype=float) for column in columns)
@@ -196,7 +183,7 @@ def is_run(path: Path) -> bool:
     return any((path / name).is_file() for name in ("config.yaml", "metrics.csv", "summary.json"))
 
 
-def read_run(path: Path, latest: LatestRound | None = None) -> RunFiles:
+def read_run(path: Path, latest: RoundView | None = None) -> RunFiles:
     """Reads the files of one run. Raises OtherFormatError if it has another format.
 
     Args:

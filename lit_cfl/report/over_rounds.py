@@ -39,9 +39,9 @@ def section(groups: Sequence[Group], score: Score, guard: DrawingGuard) -> Secti
     for column, heading, axis, meaning in shown:
         found = {group.name: means(group, column) for group in groups}
         figures.append(guard(heading, partial(over_rounds, column, heading, axis, meaning, found, score)))
-    for cost in COSTS:
-        spent = {group.name: (means(group, main), means(group, cost.column)) for group in groups}
-        figures.append(guard(cost.name, partial(over_cost, cost, spent, score)))
+    for name, (column, *_) in COSTS.items():
+        spent = {group.name: (means(group, main), means(group, column)) for group in groups}
+        figures.append(guard(name, partial(over_cost, name, spent, score)))
     blocks: list[Block] = [figure for figure in figures if figure is not None]
     scored = sorted({int(row["round"]) for group in groups for run in group.runs for row in run.rows})
     if not blocks and len(scored) == 1:

@@ -19,7 +19,6 @@ from lit_cfl.experiment import PreparedRun
 from lit_cfl.local_work import LocalCosts
 from lit_cfl.metric_names import RATE, Row
 from lit_cfl.pictures.round_view import RoundView
-from lit_cfl.pictures.run_files import LatestRound
 from lit_cfl.rounds import Round, Traffic
 from lit_cfl.runs.client_rounds import columns_of
 from lit_cfl.runs.final_files import write_end
@@ -251,17 +250,16 @@ class Recorder:
         test = evaluation.scores.get("test")
         kept = self._totals.memberships_with(r, evaluation)
         tables = self.directory.own | ({"shift": self.directory.shifts} if self.shifting else {})
-        values = (torch.empty(0) if test is None else test.of_clients()).numpy()
-        cluster = evaluation.index.numpy()
-        shown = slice(None) if self._ended and len(values) else slice(0)
+        values = torch.empty(0) if test is None else test.of_clients()
         return RoundView(
             self.directory.path,
             self.engine.scores[0],
             self._ended,
-            LatestRound(lambda: membership_arrays(kept, r.data), cluster[shown], values[shown]),
-            values,
-            self._clusters,
-            {name: (table.path, table.size) for name, table in tables.items()},
+            memberships=lambda: membership_arrays(kept, r.data),
+            cluster=evaluation.index.numpy(),
+            values=values.numpy(),
+            clusters=self._clusters,
+            tables={name: (table.path, table.size) for name, table in tables.items()},
         )
 
     def models(self) -> Models:

@@ -47,7 +47,7 @@ from lit_cfl.pictures.files import write_figure
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.panels import Curve, Panel, Style
 from lit_cfl.pictures.round_view import RoundView
-from lit_cfl.pictures.run_files import LatestRound, read_run
+from lit_cfl.pictures.run_files import read_run
 from lit_cfl.pictures.sample import sample
 from lit_cfl.progress import dry_run, summary_table, tables
 from lit_cfl.progress.live import LogDisplay
@@ -283,8 +283,9 @@ def pictures_of_run(path: Path) -> Content:
 def _view_of(path: Path) -> RoundView:
     run = read_run(path)
     values, cluster = run.final_scores
-    latest = LatestRound(lambda: dict(run.memberships or {}), cluster, values)
-    return RoundView(path, run.score, True, latest, values, run.table("clusters"), {})
+    return RoundView(
+        path, run.score, True, lambda: dict(run.memberships or {}), cluster, values, run.table("clusters"), {}
+    )
 
 
 def picture_with_baseline(path: Path, baseline: Path) -> Content:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import to_rgb
 from quadratic import ids
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData, View
@@ -86,16 +86,6 @@ def test_a_matrix_and_cells_are_drawn_one_by_one():
     assert found.collections[0].get_coordinates()[0, :, 0].tolist() == [0.5, 1.5, 9.5]
     assert [text.get_text() for text in found.texts] == ["1", "0"]  # names for the groups in the last column
     assert found.get_ylim() == (2.5, -0.5)  # the first row is at the top
-
-
-def test_a_heat_map_over_rounds_is_to_scale_and_shows_unknown_values_in_grey():
-    matrix = HeatMap(np.array([[0.0, np.nan], [0.5, 1.0]]), 0.0, 1.0, "score", edges=[0.5, 1.5, 9.5])
-    axes, bar = draw(Figure("x", "x", [[Panel("", "round", "clients", matrix=matrix)]], "", "")).axes
-    (mesh,) = axes.collections
-    mesh.update_scalarmappable()
-    assert [to_hex(colour) for colour in mesh.get_facecolors()] == ["#440154", "#e6e6e6", "#21918c", "#fde725"]
-    assert mesh.get_coordinates()[0, :, 0].tolist() == [0.5, 1.5, 9.5]
-    assert (axes.get_ylim(), bar.get_ylabel()) == ((1.5, -0.5), "score")  # the first row is at the top
 
 
 def test_each_line_of_a_learning_curve_is_its_own_column():

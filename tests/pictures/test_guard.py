@@ -50,7 +50,10 @@ def empty(*_: object, **__: object) -> Figure:
 def last_view(folder: Path) -> Any:
     """Makes a view of the end of a run for which there is material for all pictures."""
     run = read_run(made_run(folder / "run"))
-    return SimpleNamespace(last=True, files=lambda: run)
+    values, cluster = run.final_scores
+    return SimpleNamespace(
+        last=True, path=run.path, memberships=lambda: run.memberships, values=values, cluster=cluster
+    )
 
 
 @pytest.mark.parametrize("broken", MAKERS)
@@ -77,9 +80,11 @@ def test_each_picture_of_a_run_may_fail_and_is_drawn_once_it_can_be(
     assert folder.draw(view) == {}
 
 
-def test_files_that_cannot_be_read_for_a_picture_end_nothing(pictures: None, tmp_path: Path):
+def test_files_that_cannot_be_read_for_a_picture_end_nothing(
+    pictures: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     view = last_view(tmp_path)
-    view.files = fails
+    monkeypatch.setattr("lit_cfl.pictures.folder.read_run", fails)
     folder = PictureFolder(tmp_path / "p", ["png"])
     with pytest.warns(Notice, match="pictures cannot be drawn"):
         assert folder.draw(view) == {}

@@ -16,7 +16,7 @@ from lit_cfl.algorithms import FedAvg
 from lit_cfl.algorithms.base import Similarity
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.pictures.colours import MAX_COLOURS, cluster_styles, hex_of, match_colours
-from lit_cfl.pictures.curves import COSTS, Means, learning_curve, mean_curves, over_cost
+from lit_cfl.pictures.curves import Means, learning_curve, mean_curves, over_cost
 from lit_cfl.pictures.figure import Figure, draw
 from lit_cfl.pictures.figures import client_map, histogram, memberships, similarity
 from lit_cfl.pictures.files import write_figure
@@ -331,7 +331,7 @@ def test_pictures_come_every_few_rounds_while_they_cost_little(pictures: None, t
     def noted(folder, view):
         found = draw(folder, view)
         if found:
-            drawn.append((view.latest.memberships()["rounds"][-1], sorted(found)))
+            drawn.append((view.memberships()["rounds"][-1], sorted(found)))
         return found
 
     monkeypatch.setattr(trackers.PictureFolder, "draw", noted)
@@ -404,10 +404,10 @@ def test_one_seed_has_no_mean_and_no_band():
     one = Means([1, 2], [0.25, 0.5])
     (curve,) = (figure := curves_of([0.25, 0.5])).first_panel.curves
     assert (figure.title, list(curve.low)) == ("One seed", [])
-    caption = over_cost(COSTS[0], {"A": (one, one)}, ACCURACY).caption
+    caption = over_cost("traffic", {"A": (one, one)}, ACCURACY).caption
     assert caption == "Weighted test accuracy against all traffic up to that round."
     several = Means([1, 2], [0.25, 0.5], [0.0, 0.125])
-    assert over_cost(COSTS[0], {"A": (several, one)}, ACCURACY).caption.endswith(
+    assert over_cost("traffic", {"A": (several, one)}, ACCURACY).caption.endswith(
         "up to that round; means over the seeds."
     )
 

@@ -272,16 +272,6 @@ def test_memberships_count_clients_that_moved_and_clusters_that_are_left(tmp_pat
     ]
 
 
-def test_memberships_say_which_numbers_no_client_kept(tmp_path: Path):
-    run = unfinished(tmp_path)
-    cluster = np.array([[0, 0, 1, 1, 2, 3], [0, 0, 0, 0, 1, 3], [0, 0, 0, 2, 1, 3]])  # 1 passes to 4; 2 to 3, when free
-    np.savez(run / "memberships.npz", rounds=np.array([1, 2, 3]), cluster=cluster, true_cluster=np.full(6, -1))
-    assert of_run(read_run(run), "memberships").caption.endswith(
-        " Between two of the drawn rounds, all clients of clusters 1, 2 were replaced by others: the number and its "
-        "colour may then stand for another cluster."
-    )
-
-
 def clients_csv(run: Path, rows: list[tuple[int, int, int, float | None]]) -> None:
     known = ("client", "cluster", "true_cluster", "accuracy")
     written = [dict(zip(known, row, strict=True)) | {"n_train": 10 + row[0], "newcomer": 0} for row in rows]

@@ -16,7 +16,6 @@ from lit_cfl.data.shift import ShiftLog
 from lit_cfl.evaluation import Evaluation
 from lit_cfl.local_work import LocalCosts
 from lit_cfl.pictures.round_view import RoundView
-from lit_cfl.pictures.run_files import LatestRound
 from lit_cfl.rounds import Round, Traffic
 from lit_cfl.runs.rows import client_rows, cluster_rows, costs_row, members, membership_arrays, snapshot, traffic_row
 from lit_cfl.runs.run_totals import RunTotals, is_due
@@ -165,7 +164,7 @@ def grown(path: Path, rows: int) -> CsvLog:
 
 def view(**tables: tuple[Path, int]) -> RoundView:
     nobody = np.empty(0)
-    return RoundView(Path(), ACCURACY, False, LatestRound(dict, nobody, nobody), nobody, [], tables)
+    return RoundView(Path(), ACCURACY, False, dict, nobody, nobody, [], tables)
 
 
 def test_rows_that_come_later_are_not_seen(tmp_path: Path):
