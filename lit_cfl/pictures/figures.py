@@ -298,6 +298,12 @@ def histogram(values: np.ndarray, cluster: np.ndarray, match: Mapping[int, int],
 # Splits of clusters
 
 
+def _splits_of(run: RunFiles, most_clients: int) -> Figure | None:
+    if run.memberships is not None and len(np.unique(run.memberships["cluster"])) > _MOST_BRANCHES:
+        return None  # without reading a table of as many rows in each round
+    return splits(run.table("clusters"), run.match)
+
+
 def splits(rows: Sequence[Row], match: Mapping[int, int]) -> Figure | None:
     """Draws the splits of clusters over the rounds; None without splits, or with too many clusters.
 
@@ -416,7 +422,7 @@ RUN_FIGURES = (
     Kind("similarity", "similarity", _similarity_of),
     Kind("map", "map", _map_of),
     Kind("histogram", "scores of the clients", _histogram_of),
-    Kind("splits", "splits", lambda run, _: splits(run.table("clusters"), run.match)),
+    Kind("splits", "splits", _splits_of),
     Kind("shifts", "shifts", _shifts_of),
 )
 """The figures of a run, in their order on a page."""

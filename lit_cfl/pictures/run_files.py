@@ -14,7 +14,7 @@ import yaml
 from lit_cfl.data.npz import read_npz
 from lit_cfl.data.partition_file import read_about, true_clusters_in
 from lit_cfl.metric_names import TEXT_COLUMNS, Row
-from lit_cfl.pictures.colours import add_colours, match_colours
+from lit_cfl.pictures.colours import match_colours
 from lit_cfl.pictures.figure import finite_number
 from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.scores import Score, read_scores
@@ -38,8 +38,6 @@ class RunFiles:
         path: Run directory.
         config: Content of `config.yaml`; empty if it cannot be read.
         summary: Content of `summary.json`; None = the run has not finished, or the file is damaged.
-        rows: Rows of `metrics.csv`.
-        tables: Rows of the other tables by name, without `.csv`.
         environment: Content of `environment.json`.
         over: True if the run has finished.
         problems: Sentences about missing or damaged files; more may be added while files are read.
@@ -49,12 +47,16 @@ class RunFiles:
     path: Path
     config: Mapping[str, Any]
     summary: Mapping[str, Any] | None
-    rows: Sequence[Row]
-    tables: Mapping[str, Sequence[Row]]
     environment: Mapping[str, Any]
     over: bool
     problems: list[str] = field(default_factory=list)
     latest: RoundView | None = None
+    _tables: dict[str, Sequence[Row]] = field(default_factory=dict)  # tables that were read, by name
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """The readable rows of `metrics.csv`."""
+        return self.table("metrics")
 
     @property
     def algorithm(self) -> str:
@@ -148,16 +150,14 @@ class RunFiles:
     def match(self) -> dict[int, int]:
         """Colour number of each cluster, matched to the true clusters, for all of the run's figures."""
         known = self.memberships or (self.last_snapshot or (0, None))[1]
-        found = {} if known is None else match_colours(known["cluster"], known["true_cluster"])
-        # clusters may exist only between two records of the memberships, or have only newcomers
-        rows = (*self.table("clusters"), *self.table("clients"))
-        return add_colours(
-            found, (int(row["cluster"]) for row in rows if finite_number(row.get("cluster")) is not None)
-        )
+        return {} if known is None else match_colours(known["cluster"], known["true_cluster"])
 
     def table(self, name: str) -> Sequence[Row]:
-        """Returns the readable rows of a table; empty if there are none."""
-        return self.tables.get(name, ())
+        """Returns the readable rows of a table by its name without `.csv`; empty if there are none."""
+        if name not in self._tables:
+            file = self.path / f"{name}.csv"
+            self._tables[name] = _whole_rows(self.problems, file) if file.is_file() else ()
+        return self._tables[name]
 
 
 def attempt(problems: list[str], file: Path, read: Callable[[], _T]) -> _T | None:
@@ -196,8 +196,6 @@ def read_run(path: Path, latest: RoundView | None = None) -> RunFiles:
         problems.append(f"{path / 'config.yaml'} is missing.")
     elif not config:  # the file was changed or cut off, but may still name the algorithm
         config = _read_config(path / "config.yaml")
-    files = ["metrics.csv", *sorted(file.name for file in path.glob("*.csv") if file.name != "metrics.csv")]
-    tables = {name[:-4]: _whole_rows(problems, path / name) for name in files if (path / name).is_file()}
     summary = _json(problems, path / "summary.json")
     sums = read_digests(path)
     over = sums is not None or (summary is not None and not (path / SUMS).exists())
@@ -205,11 +203,13 @@ def read_run(path: Path, latest: RoundView | None = None) -> RunFiles:
         find_changed(path, [name for name in sums or () if name.endswith(_READ) and name != "partition.npz"]) or []
     ):
         problems.append(f"{path / name} was changed, damaged or lost since the run ended.")
-    rows = tables.pop("metrics", [])
-    if not rows:
-        problems.append(f"{path} has no round in metrics.csv.")
     environment = _json(problems, path / "environment.json") or {}
-    return RunFiles(path, config, summary, rows, tables, environment, over, problems, latest)
+    run = RunFiles(path, config, summary, environment, over, problems, latest)
+    if not run.rows:
+        problems.append(f"{path} has no round in metrics.csv.")
+    for file in sorted(path.glob("*.csv")) if latest is None else ():
+        run.table(file.stem)  # a page names each damaged table
+    return run
 
 
 def _read_config(file: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.algorithms.base import Similarity
-from lit_cfl.errors import InputError, Notice
+from lit_cfl.errors import InputError, Notice, SaveError
 from lit_cfl.pictures.colours import MAX_COLOURS, cluster_styles, hex_of, match_colours
 from lit_cfl.pictures.curves import Means, learning_curve, mean_curves, over_cost
 from lit_cfl.pictures.figure import Figure, draw
@@ -359,10 +359,13 @@ def test_pictures_that_an_earlier_process_could_not_draw_are_drawn_on_resume(
     assert drawn_in(tmp_path / "run") == COMPARING
 
 
-def test_failing_to_draw_stops_nothing(pictures: None, tmp_path: Path):
+def test_pictures_that_cannot_be_written_are_an_error_after_the_run(pictures: None, tmp_path: Path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "pictures").write_text("in the way")
-    with pytest.warns(Notice, match="cannot be drawn and is left out") as said:
+    with (
+        pytest.warns(Notice, match="cannot be drawn and is left out") as said,
+        pytest.raises(SaveError, match="pictures could not be written"),
+    ):
         run(digits(), tmp_path / "run")
     assert len(said) == 1  # one warning for the folder, not one per picture
     assert (tmp_path / "run" / "summary.json").exists()

@@ -552,8 +552,9 @@ def test_headings_and_notes_of_an_error_write_it_in_capitals(tmp_path: Path):
     error, rows = Score("mae", higher_is_better=False), [metric_row(k) for k in (1, 2, 3, 4)]
     run = made_run(tmp_path / "run", rows, snapshots=0, over=False)
     (run / "metrics.csv").write_text((run / "metrics.csv").read_text().replace("_accuracy", "_mae"))
+    (run / "environment.json").write_text(json.dumps({"scores": [{"name": "mae", "higher_is_better": False}]}))
     groups = [Group("A", [read_run(run)], run)]
-    assert groups[0].score == error  # by its name, as the run has not finished
+    assert groups[0].score == error
     figures = over_rounds.section(groups, error, DrawingGuard(pytest.fail)).figures
     titles = [found.title for found in figures if "mae" in found.title.lower()]
     assert titles == ["MAE on test data", "MAE on validation data", "MAE against traffic"]
