@@ -272,7 +272,7 @@ def histogram(values: np.ndarray, cluster: np.ndarray, match: Mapping[int, int],
     if not len(values):
         return None
     numbers = np.unique(cluster)
-    few = len(numbers) <= MAX_COLOURS and not 1 < len(numbers) == len(cluster)  # no colours if each has its own model
+    few = 1 < len(numbers) <= MAX_COLOURS and len(numbers) < len(cluster)  # no colours if all or none share a model
     stacks = {name_of(number): cluster == number for number in numbers} if few else {"clients": cluster == cluster}
     low, high = (0.0, 1.0) if score == ACCURACY else (float(values.min()), float(values.max()))
     if low == high:  # bars of equal scores need a width
