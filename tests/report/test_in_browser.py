@@ -137,7 +137,8 @@ def test_figures_and_text_need_no_script(driver: Any, pages: dict[str, Path]):
 
     driver.get(pages["study"].as_uri())
     assert driver.find_elements(By.TAG_NAME, "script") == []
-    text, drawn = driver.find_element(By.TAG_NAME, "body").text, driver.find_elements(By.CSS_SELECTOR, ".plot svg")
+    text = driver.find_element(By.TAG_NAME, "body").get_attribute("textContent")
+    drawn = driver.find_elements(By.CSS_SELECTOR, ".plot svg")
     assert len(drawn) == 4
     assert "Scatter plot of 11 trials" in text
 
