@@ -20,13 +20,12 @@ from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.scores import Score, read_scores
 from lit_cfl.storage.config_file import OtherFormatError, stored_config
 from lit_cfl.storage.csv_log import read_table
-from lit_cfl.storage.digests import SUMS, find_changed, read_digests
+from lit_cfl.storage.digests import SUMS
 from lit_cfl.storage.lock import is_locked
 from lit_cfl.storage.yaml_files import parse_yaml
 
 _NUMBERS = ("metrics.csv", "clusters.csv")  # tables in which every column holds numbers
 _SNAPSHOT = ("clients", "similarity", "projection", "cluster", "true_cluster", "compared")
-_READ = (".csv", ".json", ".npz")  # files with a digest that are read here
 _T = TypeVar("_T")
 
 
@@ -197,12 +196,7 @@ def read_run(path: Path, latest: RoundView | None = None) -> RunFiles:
     elif not config:  # the file was changed or cut off, but may still name the algorithm
         config = _read_config(path / "config.yaml")
     summary = _json(problems, path / "summary.json")
-    sums = read_digests(path)
-    over = sums is not None or (summary is not None and not (path / SUMS).exists())
-    for name in (
-        find_changed(path, [name for name in sums or () if name.endswith(_READ) and name != "partition.npz"]) or []
-    ):
-        problems.append(f"{path / name} was changed, damaged or lost since the run ended.")
+    over = (path / SUMS).exists() or summary is not None
     environment = _json(problems, path / "environment.json") or {}
     run = RunFiles(path, config, summary, environment, over, problems, latest)
     if not run.rows:
