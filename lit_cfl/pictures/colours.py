@@ -80,14 +80,16 @@ def match_colours(found: np.ndarray, true: np.ndarray) -> dict[int, int]:
         places.append(place[new & (true >= 0)])
         truths.append(true[new & (true >= 0)])
         seen[place[new]] = True
-    place, truth = np.concatenate(places), np.concatenate(truths)
-    pairs, counts = np.unique(np.stack([place, truth]), axis=1, return_counts=True)
-    most = 2 * counts > np.bincount(place, minlength=len(numbers))[pairs[0]]
-    largest_last = sorted(zip(counts[most].tolist(), (-pairs[0, most]).tolist(), pairs[1, most].tolist(), strict=True))
-    claims = {truth: int(numbers[-place]) for _, place, truth in largest_last}
+    place, width = np.concatenate(places), int(true.max()) + 1
+    pairs, counts = np.unique(place * width + np.concatenate(truths), return_counts=True)
+    own, truth = np.divmod(pairs, width)
+    most = 2 * counts > np.bincount(place, minlength=len(numbers))[own]
+    claims: dict[int, int] = {}  # found cluster by true cluster; the largest one comes last
+    for k in np.flatnonzero(most)[np.lexsort((-own[most], counts[most]))]:
+        claims[int(truth[k])] = int(numbers[own[k]])
     taken = {number: truth for truth, number in claims.items()}
     others = [int(number) for number in numbers if int(number) not in taken]
-    return taken | {number: int(true.max()) + 1 + k for k, number in enumerate(others)}
+    return taken | {number: width + k for k, number in enumerate(others)}
 
 
 def add_colours(match: Mapping[int, int], clusters: Iterable[int]) -> dict[int, int]:

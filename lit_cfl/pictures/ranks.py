@@ -17,6 +17,7 @@ __all__ = ["draw_ranks", "rank_diagram"]
 _LETTER, _ROW = 0.057, 0.17  # width of a letter and height of a row, in inches
 _ABOVE = 4  # rows above the axis: its numbers, and the critical difference
 _LEAST = 1.1  # minimum width of the axis, in inches
+_MOST_TICKS = 10
 _GAP = 0.1  # minimum distance of two bars, in ranks
 
 
@@ -55,7 +56,8 @@ def _draw(ranking: Ranking) -> Drawn:
     with rc_context(LOOK):
         figure = PaperFigure(figsize=(width, _ROW * (rows + _ABOVE)))
         place = (sides[0] / width, 0.0, 1 - sum(sides) / width, rows / (rows + _ABOVE))
-        axes = figure.add_axes(place, xlim=(1, len(names)), ylim=(rows, 0), xticks=range(1, len(names) + 1), yticks=[])
+        ticks = range(1, len(names) + 1, -(-len(names) // _MOST_TICKS))
+        axes = figure.add_axes(place, xlim=(1, len(names)), ylim=(rows, 0), xticks=ticks, yticks=[])
         axes.xaxis.tick_top()
         axes.grid(visible=False)
         axes.spines[["left", "right", "bottom"]].set_visible(False)
