@@ -380,7 +380,7 @@ def _set_ticks(axes: Axes, panel: Panel) -> None:
     parts: list[Curve | Points] = [*panel.curves, *panel.points]
     across = [value for part in parts for value in part.x]
     up = [value for part in parts for value in part.y] + [height for bars in panel.bars for height in bars.height]
-    counts = panel.counts or bool(panel.bars) or (_are_whole(up) and max(up) > 1)
+    counts = panel.counts or (_are_whole(up) and (bool(panel.bars) or max(up) > 1))
     for axis, values, is_log, whole in (
         (axes.xaxis, across, panel.log_x, _are_whole(across)),
         (axes.yaxis, up, panel.log_y, counts),
