@@ -85,7 +85,8 @@ def _panels(judged: Tables) -> Iterator[Panel]:
             title = f"{table.paper}, Table {table.number}, %"
             yield Panel(title, "paper", "ours", points=_points(accuracies), diagonal=ACCURACY_POINTS)
     if others:
-        yield Panel("discrepancies, rounds", "paper", "ours", points=_points(others), diagonal=0.0, logarithmic=True)
+        points = _points(others)
+        yield Panel("discrepancies, rounds", "paper", "ours", points=points, diagonal=0.0, log_x=True, log_y=True)
 
 
 def _points(cells: Sequence[Judged]) -> list[Points]:

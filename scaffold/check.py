@@ -116,9 +116,19 @@ def _run(case: Any) -> Record:
                 file.name: _columns(_read(file)) for file in sorted(path.glob("*.csv")) if file.name != "metrics.csv"
             }
             | ({"client_rounds": _columns(opened.client_rounds)} if (path / "client_rounds.parquet").exists() else {}),
-            "clusters": opened.memberships["cluster"].tolist(),
+            "clusters": _periodic(opened.memberships, experiment.tracking.snapshots_every),
             "models": {part: describe(rows) for part, rows in models.items()},
         }
+
+
+def _periodic(memberships: Any, every: int) -> list[list[int]]:
+    """Returns the clusters in the first evaluated round of each period, and in the last one, which the records have.
+
+    Files also have the rounds between them in which a client's cluster changed.
+    """
+    starts = np.flatnonzero(np.diff((memberships["rounds"] - 1) // every, prepend=-1)).tolist()
+    kept = sorted({*starts, len(memberships["rounds"]) - 1})
+    return memberships["cluster"][kept].tolist()
 
 
 def _read(file: Path) -> Any:

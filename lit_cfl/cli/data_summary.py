@@ -85,7 +85,7 @@ def _draw(path: Path, make: Callable[[FederatedData], Any], data: FederatedData)
     figure = make(data)
     if figure is None:
         return None
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=240)
     return path
 
 

@@ -1,13 +1,12 @@
-"""Colours of clusters: each cluster takes the colour of the true cluster that matches it best."""
+"""Colours of algorithms, and of clusters: each cluster takes the colour of the true cluster of most of its clients."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import count, product
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
-from lit_cfl.pictures.panels import Style
+from lit_cfl.pictures.panels import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION, Style
 
 # The first seven colours are Okabe and Ito's; the others were found by a search (tests/pictures/test_colours.py).
 # Any two of the twenty differ by more than 10 in CIEDE2000, also for people without red, green or blue cones.
@@ -20,6 +19,14 @@ NOT_ASSIGNED = "not assigned"
 _NONE = "#dddddd"  # colour of clients without a cluster
 _MARKERS = ("o", "^", "s", "D", "v", "P", "X")
 _MAX_NAME = 24  # maximum number of letters of a name on an axis or in a legend
+_DASHES = ((0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
+_LOOKS = {  # colour and marker of each algorithm, the same in every figure
+    "IFCA": (BLUE, "o"), "FeSEM": (ORANGE, "^"), "CFL": (GREEN, "^"), "StoCFL": (VERMILLION, "*"),
+    "FedGroup": (SKY, "X"), "FlexCFL": (PURPLE, "D"), "FedAvg": (BLACK, "s"), "FLHC": ("#892727", "v"),
+    "PACFL": ("#3B00EB", ">"), "FedEM": ("#8976FF", "p"), "FLUX": ("#89624E", "d"), "FedDrift": ("#C40000", "<"),
+    "AdaCFL": ("#4E3B89", "h"), "LayerCFL": ("#B1C476", "s"), "Ditto": ("#624E4E", "P"), "FedProx": ("#627676", "P"),
+    "Oracle": ("#3B4E62", "D"), "Local": ("#C4A5A5", "v"), "FedGrouProx": (SKY, "P"),
+}  # fmt: skip
 
 
 def hex_of(cluster: int) -> str:
@@ -27,12 +34,33 @@ def hex_of(cluster: int) -> str:
     return _NONE if cluster < 0 else CLUSTER_COLOURS[cluster % MAX_COLOURS]
 
 
-def match_colours(found: np.ndarray, true: np.ndarray) -> dict[int, int]:
-    """Chooses a colour number for each found cluster, if possible that of the best matching true cluster.
+def line_styles(names: Sequence[str]) -> dict[str, Style]:
+    """Chooses a colour, a marker and a line for each name, no two of them alike.
 
-    Found and true clusters are paired such that they have the most clients in common (the assignment of greatest
-    overlap). Found clusters that are left over take numbers that no true cluster has. If no true cluster is known, each
-    keeps its own number.
+    The first name of an algorithm, such as `IFCA` or `IFCA (baseline)`, has the colour and the marker of the algorithm;
+    others have those of algorithms that are not shown, then dashed lines.
+    """
+    styles: dict[str, Style] = {}
+    for name in names:
+        look = _LOOKS.get(name.partition(" (")[0])
+        if look is not None and not any((style.colour, style.marker) == look for style in styles.values()):
+            styles[name] = Style(look[0], marker=look[1], marked=True)
+    looks = [(line, *look) for line, look in product(("-", *_DASHES), _LOOKS.values())]
+    taken = {(style.line, style.colour, style.marker) for style in styles.values()}
+    free = iter([look for look in looks if look not in taken])
+    for name in names:
+        if name not in styles:
+            line, colour, marker = next(free)
+            styles[name] = Style(colour, line, marker, marked=True)
+    return {name: styles[name] for name in names}
+
+
+def match_colours(found: np.ndarray, true: np.ndarray) -> dict[int, int]:
+    """Chooses a colour number for each found cluster: that of a true cluster which has more than half of its clients.
+
+    The clients of a cluster are those of the last round in which it has any. If several found clusters lie in one true
+    cluster, the largest has its number; clusters that are left over take numbers that no true cluster has. If no true
+    cluster is known, each keeps its own number.
 
     Args:
         found: Found clusters, int `[..., clients]`, -1 = none.
@@ -44,14 +72,24 @@ def match_colours(found: np.ndarray, true: np.ndarray) -> dict[int, int]:
     numbers = np.unique(found[found >= 0])
     if not len(numbers) or (true < 0).all():
         return {int(number): int(number) for number in numbers}
-    known = (found >= 0) & (true >= 0)
-    truths, columns = np.unique(np.broadcast_to(true, found.shape)[known], return_inverse=True)
-    overlap = np.zeros((len(numbers), len(truths)), dtype=int)
-    np.add.at(overlap, (np.searchsorted(numbers, found[known]), columns), 1)
-    pairs = zip(*linear_sum_assignment(overlap, maximize=True), strict=True)
-    taken = {int(numbers[k]): int(truths[j]) for k, j in pairs if overlap[k, j]}
+    places, truths = [], []  # of the clients in the last round of their cluster
+    seen = np.zeros(len(numbers), dtype=bool)
+    for clusters in found.reshape(-1, found.shape[-1])[::-1]:
+        place = np.searchsorted(numbers, clusters)
+        new = (clusters >= 0) & ~seen[place]
+        places.append(place[new & (true >= 0)])
+        truths.append(true[new & (true >= 0)])
+        seen[place[new]] = True
+    place, width = np.concatenate(places), int(true.max()) + 1
+    pairs, counts = np.unique(place * width + np.concatenate(truths), return_counts=True)
+    own, truth = np.divmod(pairs, width)
+    most = 2 * counts > np.bincount(place, minlength=len(numbers))[own]
+    claims: dict[int, int] = {}  # found cluster by true cluster; the largest one comes last
+    for k in np.flatnonzero(most)[np.lexsort((-own[most], counts[most]))]:
+        claims[int(truth[k])] = int(numbers[own[k]])
+    taken = {number: truth for truth, number in claims.items()}
     others = [int(number) for number in numbers if int(number) not in taken]
-    return taken | {number: int(true.max()) + 1 + k for k, number in enumerate(others)}
+    return taken | {number: width + k for k, number in enumerate(others)}
 
 
 def add_colours(match: Mapping[int, int], clusters: Iterable[int]) -> dict[int, int]:
@@ -84,6 +122,7 @@ def cluster_styles(
     true: Iterable[int] = (),
     true_names: Sequence[str] = (),
     size: float = 4.2,
+    same: Mapping[int, int] | None = None,
 ) -> dict[str, Style]:
     """Returns the styles of clusters by name, in the order of their numbers, "not assigned" last.
 
@@ -97,7 +136,9 @@ def cluster_styles(
         true: Numbers of true clusters; -1 = unknown.
         true_names: Names of the true clusters 0, 1, ...; empty = none.
         size: Size of markers.
+        same: True cluster that a figure names next to a found one; None = all of `match`.
     """
+    same = match if same is None else same
     numbers = sorted({int(number) for number in found}, key=lambda number: (number < 0, number))
     taken = add_colours(match, numbers)
     few = sum(number >= 0 for number in numbers) <= MAX_COLOURS
@@ -105,10 +146,10 @@ def cluster_styles(
     styles = {}
     for number in numbers:
         true_name = _with_name(taken[number], true_names)
-        label = f"{name_of(number)} (true {true_name})" if match.get(number) in truths else ""
+        label = f"{name_of(number)} (true {true_name})" if same.get(number) in truths else ""
         styles[name_of(number)] = replace(_style(taken[number], few or number < 0, size), label=label)
     for number in sorted(truths, key=lambda number: (number < 0, number)):
-        style = _style(number, number < 0 or (few and number not in taken.values()), size)
+        style = _style(number, number < 0 or (few and number not in same.values()), size)
         label = "" if number < 0 else f"true cluster {_with_name(number, true_names)}"
         styles[true_name_of(number)] = replace(style, label=label)
     return styles

@@ -1,4 +1,4 @@
-"""Curves over rounds and traffic: of a run, and of groups of runs with a band over their seeds."""
+"""Curves over rounds and costs: of a run, and of groups of runs with a band over their seeds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,12 +7,13 @@ from statistics import fmean, stdev
 from typing import Any
 
 from lit_cfl.metric_names import higher_is_better
+from lit_cfl.pictures.colours import line_styles
 from lit_cfl.pictures.figure import Figure, finite_number, short, thin
-from lit_cfl.pictures.panels import BLACK, LINE_COLOURS, Curve, Panel, Style
+from lit_cfl.pictures.panels import BLACK, Curve, Panel, Style
 from lit_cfl.scores import ACCURACY, Score
 
 _MOST_POINTS = 500  # maximum number of points of a curve
-_LINES: tuple[object, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
+_WIDE = 10  # ratio of counts above which their axis is logarithmic, so that a high one does not flatten the others
 _SPLITS = {  # by column without the score's name: style and name of the line
     "test/weighted": ("-", "test"),
     "test/worst10": (":", "test, worst tenth of the clients"),
@@ -49,19 +50,13 @@ class Means:
         return cls(list(whole), [fmean(own) for own in whole.values()], deviation)
 
 
-def line_styles(names: Sequence[str]) -> dict[str, Style]:
-    """Chooses a colour and a line style for each name; names share a colour only from the eighth on."""
-    size = len(LINE_COLOURS)
-    return {name: Style(LINE_COLOURS[k % size], _LINES[k // size % len(_LINES)]) for k, name in enumerate(names)}
-
-
 def limits_of(column: str, score: Score) -> tuple[float, float]:
     """Returns the minimum and maximum of a metric's range, to which the band of its curve is clipped."""
-    if column.startswith(("clusters/ari", "clusters/churn")):
-        return (-0.5, 1.0) if column.endswith("ari") else (0.0, 1.0)
+    if column == "clusters/ari":
+        return -0.5, 1.0
     if column.endswith(f"_{score.name}") and score.is_share:
         return 0.0, 1.0
-    return (0.0, inf) if column in ("clusters/count", "train/discrepancy") else (-inf, inf)
+    return (0.0, inf) if column == "clusters/count" else (-inf, inf)
 
 
 def over_rounds(
@@ -86,10 +81,13 @@ def over_rounds(
         return None  # the lines would be flat and equal
     better = "" if column.startswith("clusters/") or higher_is_better(column, (score,)) else " Lower is better."
     missing = ", ".join(name for name in groups if name not in drawn)
-    digits = 1 if column == "clusters/count" else 4
-    figure = _lines(title, axis, drawn, limits_of(column, score), line_styles(list(groups)), digits)
+    figure = _lines(title, axis, drawn, limits_of(column, score), line_styles(list(groups)))
     caption = f"{meaning}{better}{figure.caption}{_covered(drawn)}{f' Not known for {missing}.' if missing else ''}"
-    return replace(figure, name=column.replace("/", "-"), caption=caption)
+    panel = figure.first_panel
+    if column == "clusters/count":
+        values = [value for one in drawn.values() for value in one.mean]
+        panel = replace(panel, counts=True, log_y=min(values) >= 1 and max(values) > _WIDE * min(values))
+    return replace(figure, name=column.replace("/", "-"), caption=caption, rows=[[panel]])
 
 
 def _covered(groups: Mapping[str, Means]) -> str:
@@ -110,7 +108,6 @@ def _lines(
     groups: Mapping[str, Means],
     limits: tuple[float, float],
     styles: Mapping[str, Style],
-    digits: int = 4,
 ) -> Figure:
     """Draws means over the rounds with their bands; the caption explains the bands."""
     rounds = sorted({number for one in groups.values() for number in one.rounds})
@@ -119,15 +116,14 @@ def _lines(
     return Figure(
         "curve",
         title,
-        [[Panel("", "round", axis, [_curve(name, one, limits, digits) for name, one in groups.items()])]],
+        [[Panel("", "round", axis, [_curve(name, one, limits) for name, one in groups.items()])]],
         " Lines are means over the seeds, bands one standard deviation." if banded else "",
         f"Line chart. {title}, from round {rounds[0]} to {rounds[-1]}: {listed}.",
         styles,
-        total=len(rounds),
     )
 
 
-def _curve(name: str, one: Means, limits: tuple[float, float], digits: int) -> Curve:
+def _curve(name: str, one: Means, limits: tuple[float, float]) -> Curve:
     kept = thin(len(one.rounds), _MOST_POINTS)
     rounds, mean = [one.rounds[k] for k in kept], [one.mean[k] for k in kept]
     if not one.deviation:
@@ -136,68 +132,47 @@ def _curve(name: str, one: Means, limits: tuple[float, float], digits: int) -> C
     pairs = list(zip(mean, deviation, strict=True))
     low = [max(min(least, m), m - d) for m, d in pairs]  # a user's score of the same name may have another range
     high = [min(max(most, m), m + d) for m, d in pairs]
-    return Curve(name, rounds, mean, low, high, [f"{m:.{digits}f} ± {d:.{digits}f}" for m, d in pairs])
+    return Curve(name, rounds, mean, low, high)
 
 
-@dataclass(frozen=True)
-class CostAxis:
-    """The x-axis of a figure that plots scores against a cost.
-
-    Args:
-        column: Column of `metrics.csv`.
-        name: Name in the title.
-        axis: Label of the axis.
-        unit: Unit of the values.
-        meaning: Meaning of the x-axis, for the caption.
-    """
-
-    column: str
-    name: str
-    axis: str
-    unit: str
-    meaning: str
-
-
-COSTS = (
-    CostAxis("traffic/mib", "traffic", "models sent to and by clients, MiB", "MiB", "all traffic up to that round"),
-    CostAxis(
+COSTS = {  # by the figure's name: column of the cost, label of the axis, unit, and what the cost is
+    "traffic": ("traffic/mib", "models sent to and by clients, MiB", "MiB", "all traffic up to that round"),
+    "local work": (
         "local/examples",
-        "local work",
         "examples that clients trained on",
         "examples",
         "the examples that clients had trained on up to that round, including pre-training",
     ),
-)
+}
 
 
-def over_cost(cost: CostAxis, groups: Mapping[str, tuple[Means, Means]], score: Score) -> Figure | None:
+def over_cost(name: str, groups: Mapping[str, tuple[Means, Means]], score: Score) -> Figure | None:
     """Draws the main test score against a cost; None if the cost is always zero, or known for fewer than two rounds.
 
     Args:
-        cost: Cost on the x-axis.
+        name: Name of the cost.
         groups: Score and cost by name.
         score: The task's main score.
     """
-    curves, costs = [], set()
-    for name, (scored, spent) in groups.items():
+    _, axis, unit, meaning = COSTS[name]
+    curves = []
+    for group, (scored, spent) in groups.items():
         until = dict(zip(spent.rounds, spent.mean, strict=True))
         pairs = [(until[k], value) for k, value in zip(scored.rounds, scored.mean, strict=True) if k in until]
         kept = [pairs[k] for k in thin(len(pairs), _MOST_POINTS)]
-        costs |= {x for x, _ in pairs}  # groups may share them
-        curves += [Curve(name, [x for x, _ in kept], [y for _, y in kept])] if kept else []
+        curves += [Curve(group, [x for x, _ in kept], [y for _, y in kept])] if kept else []
     if max((len(curve.x) for curve in curves), default=0) < 2 or not any(curve.x[-1] > 0 for curve in curves):
         return None
-    title = f"{score.heading} against {cost.name}"
+    title = f"{score.heading} against {name}"
     several = any(scored.deviation for scored, _ in groups.values())
-    ends = "; ".join(f"{curve.name} {short(curve.y[-1])} after {short(curve.x[-1])} {cost.unit}" for curve in curves)
+    ends = "; ".join(f"{curve.name} {short(curve.y[-1])} after {short(curve.x[-1])} {unit}" for curve in curves)
     return Figure(
-        cost.name.replace(" ", "-"),
+        name.replace(" ", "-"),
         title,
-        [[Panel("", cost.axis, score.title, curves)]],
-        f"Weighted test {score.title} against {cost.meaning}{'; means over the seeds' if several else ''}.",
+        [[Panel("", axis, score.title, curves)]],
+        f"Weighted test {score.title} against {meaning}{'; means over the seeds' if several else ''}.",
         f"Line chart. {title}: {ends}.",
         line_styles(list(groups)),
-        total=len(costs),
     )
 
 
@@ -210,12 +185,13 @@ def learning_curve(runs: Mapping[str, Sequence[Mapping[str, Any]]], score: Score
         runs: Rows of `metrics.csv` by the name of the algorithm: the run's, then its baseline's if there is one.
         score: The task's main score.
     """
-    groups, styles = {}, {}
-    for (run, rows), colour in zip(runs.items(), (LINE_COLOURS[0], "#7f7f7f"), strict=False):
+    groups, styles, own = {}, {}, line_styles(list(runs))
+    for run, rows in runs.items():
         for column, (line, split) in _SPLITS.items():
             one = Means.of([rows], f"{column}_{score.name}")
             if one.rounds:
-                groups[f"{run}, {split}"], styles[f"{run}, {split}"] = one, Style(colour, line)
+                groups[f"{run}, {split}"] = one
+                styles[f"{run}, {split}"] = replace(own[run], line=line, marked=line == "-")
     if not groups:
         return None
     figure = _lines(" and ".join(runs), _with_direction(score), groups, (-inf, inf), styles)

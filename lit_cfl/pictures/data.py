@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
@@ -11,14 +12,16 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFor
 from lit_cfl.data import FederatedData
 from lit_cfl.errors import count_noun, join_ids
 from lit_cfl.pictures.colours import shorten
-from lit_cfl.pictures.panels import BLUE, VERMILLION
+from lit_cfl.pictures.panels import BLUE, COLUMN, LOOK, PAGE, VERMILLION, PaperFigure
 from lit_cfl.pictures.sample import sample
 
 _MAX_CLUSTERS = 16
 _MIN_ROWS = 6  # with fewer labels the picture is as high as with this many, so that the colour bar's label fits
 _MAX_NAMED = 40  # maximum number of clients, or of true clusters, that are named on an axis
+_MAX_COLUMNS = 8  # maximum number of images side by side
 
 
+@rc_context(LOOK)
 def label_distribution(data: FederatedData) -> Figure | None:
     """Draws the label shares in each client's training data, by true cluster; None if labels cannot be counted.
 
@@ -32,9 +35,10 @@ def label_distribution(data: FederatedData) -> Figure | None:
     shares = (counts / counts.sum(1, keepdim=True).clamp(min=1)).T
     rows = min(max(len(shares), _MIN_ROWS), 30)
     names = [_client_name(data, client) for client in order.tolist()] if len(order) <= _MAX_NAMED else []
-    height = 2.1 + 0.18 * rows + 0.09 * max(map(len, names), default=0)  # of the names: inches per letter
-    figure = Figure(figsize=(10, height), layout="constrained")
+    height = 1.3 + 0.13 * rows + 0.07 * max(map(len, names), default=0)  # of the names: inches per letter
+    figure = PaperFigure(figsize=(PAGE, height), layout="constrained")
     axes = figure.subplots()
+    axes.grid(visible=False)
     picture = axes.imshow(shares.numpy(), aspect="auto", cmap="viridis", vmin=0, interpolation="nearest")
     counted = "labels" if data.examples.label_kind == "multi-label" else "examples"
     figure.colorbar(picture, label=f"share of the client's {counted}", pad=0.01)
@@ -75,10 +79,11 @@ def _cluster_name(cluster: int, known: Sequence[str]) -> str:
     return "?" if cluster < 0 else shorten(known[cluster]) if cluster < len(known) else str(cluster)
 
 
+@rc_context(LOOK)
 def size_histogram(data: FederatedData) -> Figure:
     """Draws a histogram of the clients' numbers of training examples."""
     sizes = data.num_examples[data.population]
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = PaperFigure(figsize=(COLUMN, 2.2), layout="constrained")
     axes = figure.subplots()
     low, high = int(sizes.min()), int(sizes.max())
     label = "training examples of a client"
@@ -96,13 +101,14 @@ def size_histogram(data: FederatedData) -> Figure:
         axes.hist(sizes.numpy(), bins=edges.tolist(), color=BLUE)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     middle = float(np.median(sizes.numpy()))
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=True))
     axes.axvline(middle, color=VERMILLION, linestyle="--", label=f"median {middle:g}")
     axes.set(xlabel=label, ylabel="clients", title="Sizes of the clients")
     axes.legend(framealpha=1, edgecolor="none")  # readable where bars leave no room
     return figure
 
 
+@rc_context(LOOK)
 def example_images(data: FederatedData) -> Figure | None:
     """Draws a training image of each true cluster, as its clients see it; None without images."""
     if len(data.examples.input_shape) != 3 or data.examples.input_shape[0] not in (1, 3):
@@ -110,9 +116,9 @@ def example_images(data: FederatedData) -> Figure | None:
     found = _one_of_each_cluster(data)
     if not found:
         return None
-    columns = min(len(found), 8)
+    columns = min(len(found), _MAX_COLUMNS)
     rows = -(-len(found) // columns)
-    figure = Figure(figsize=(1.5 * columns + 0.4, 1.85 * rows + 0.4), layout="constrained")
+    figure = PaperFigure(figsize=(PAGE / _MAX_COLUMNS * columns, 1.25 * rows), layout="constrained")
     places = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).flatten()
     for axes in places:
         axes.axis("off")
@@ -123,7 +129,7 @@ def example_images(data: FederatedData) -> Figure | None:
         axes.imshow((image if image.shape[-1] == 3 else image[..., 0]).numpy(), cmap="gray", vmin=0, vmax=1)
         where = [f"cluster {_cluster_name(cluster, data.cluster_names)}"] if any(k >= 0 for k, _ in found) else []
         label = [] if data.examples.label_kind == "none" else [f"label {_label_of(data, index)}"]
-        axes.set_title("\n".join([*where, *label]), fontsize=9)
+        axes.set_title("\n".join([*where, *label]))
     return figure
 
 

@@ -6,14 +6,15 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
-from matplotlib import colormaps, rc_context
+from matplotlib import rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 __all__ = [
     "BLACK",
@@ -55,7 +56,7 @@ PURPLE = "#CC79A7"
 COLUMN = 3.5  # width of a column of a paper, in inches
 PAGE = 7.16
 """Width of a page of a paper, in inches."""
-_LOOK: Any = {
+LOOK: Any = {
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,
@@ -70,16 +71,15 @@ _LOOK: Any = {
     "grid.alpha": 0.35,
     "lines.linewidth": 0.9,
 }
+_FONTS: Any = {"pdf.fonttype": 42, "ps.fonttype": 42}  # TrueType, since publishers refuse fonts of Type 3
 _HEIGHT = 1.55  # height of a panel
 _T = TypeVar("_T")
-_MOST_NOTES = 60  # maximum number of notes of a curve, approximately
+_MARKS = 8  # approximate number of markers of a long curve
 _MOST_GROUPS = 20  # maximum number of names at the side of a matrix
-_UNKNOWN = "#e6e6e6"  # colour of unknown values of a heat map
 _CROWDED = 40  # characters of labels, one next to the other, that fit the width of a figure
 _LONG = 40  # names on a horizontal axis as wide as a figure are rotated if they have more letters than this in total
 _DECADES = 100  # ratio of values up to which a logarithmic axis also labels 3, 0.3, ...
 _THIN = 0.045  # minimum share of the rows that a group needs for a mark next to it
-LINE_COLOURS = (BLUE, ORANGE, GREEN, VERMILLION, SKY, PURPLE, BLACK)  # colours of lines, in this order in every figure
 _LEGEND = 0.22  # height of a line of the legend
 _LETTER, _HANDLE = 4.0, 45  # widths in the legend, in points
 _AXIS_LETTER, _AXIS_LINE = 0.06, 0.15  # width of a letter and height of a line of an axis label, in inches
@@ -99,6 +99,7 @@ class Style:
         marker, size, alpha: Marker, size and opacity of points.
         label: Label in the legend; empty = the name.
         named: True to show the name in the legend.
+        marked: True to draw markers on curves, too.
     """
 
     colour: str
@@ -108,6 +109,7 @@ class Style:
     alpha: float = 0.85
     label: str = ""
     named: bool = True
+    marked: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,6 @@ class Curve:
         name: Name by which its style and the legend entry are found.
         x, y: Coordinates of the points.
         low, high: Edges of the band; empty = no band.
-        notes: Formatted value of each point, for a page and its table; empty = the numbers.
     """
 
     name: str
@@ -126,12 +127,6 @@ class Curve:
     y: Sequence[float]
     low: Sequence[float] = ()
     high: Sequence[float] = ()
-    notes: Sequence[str] = ()
-
-    @property
-    def step(self) -> int:
-        """Interval between notes on a page, as a number of data points."""
-        return max(1, len(self.x) // _MOST_NOTES)
 
 
 @dataclass(frozen=True)
@@ -142,7 +137,7 @@ class Points:
         name: Name by which its style and the legend entry are found.
         x, y: Coordinates of the points.
         labels: Labels next to the points; empty = none.
-        notes: Facts about each point by name, for a page and its table; None = unknown; empty = none.
+        notes: Facts about each point by name, which a page shows at the pointer; None = unknown; empty = none.
     """
 
     name: str
@@ -162,7 +157,6 @@ class Bars:
         width: Width of all bars.
         height: Height of each bar.
         base: Lower end of each bar; empty = 0.
-        places: Meaning of the place of each bar, for a page; empty = its left and right edge.
     """
 
     name: str
@@ -170,7 +164,6 @@ class Bars:
     width: float
     height: Sequence[float]
     base: Sequence[float] = ()
-    places: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -178,12 +171,11 @@ class HeatMap:
     """A matrix of values shown as colours, with a colour bar.
 
     Args:
-        values: Rows of values, the first on top; nan = no colour, or grey with `edges`.
+        values: Rows of values, the first on top; nan = no colour.
         low, high: Range of the colours.
         label: Label of the colour bar.
         groups: Groups of the rows and columns, equal ones adjacent; lines divide them, and labels at the side name
             them.
-        edges: Edges of the columns on the horizontal axis; empty = cells are square.
     """
 
     values: np.ndarray
@@ -191,7 +183,6 @@ class HeatMap:
     high: float
     label: str
     groups: Sequence[str] = ()
-    edges: Sequence[float] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,8 +225,8 @@ class Panel:
         limits: Limits of the vertical axis; None = automatic.
         x_limits: Limits of the horizontal axis; None = automatic.
         diagonal: Half the width of a band around equal values, drawn with its middle; None = no band.
-        logarithmic: Make both axes logarithmic.
-        log_x: Make the horizontal axis logarithmic.
+        log_x, log_y: Make the horizontal or the vertical axis logarithmic.
+        counts: The vertical axis counts things: its ticks are whole numbers.
         x_ticks, y_ticks: Names of places on the axes; empty = numbers.
         matrix: Matrix instead of curves, points and bars; the matrices of a row share one colour bar.
         cells: Cells instead of curves, points and bars.
@@ -250,8 +241,9 @@ class Panel:
     limits: tuple[float, float] | None = None
     x_limits: tuple[float, float] | None = None
     diagonal: float | None = None
-    logarithmic: bool = False
     log_x: bool = False
+    log_y: bool = False
+    counts: bool = False
     bars: Sequence[Bars] = ()
     x_ticks: Mapping[float, str] = field(default_factory=dict)
     y_ticks: Mapping[float, str] = field(default_factory=dict)
@@ -264,6 +256,15 @@ class Panel:
         """The names of all curves, points, bars and cells, each once."""
         parts: list[Curve | Points | Bars] = [*self.curves, *self.points, *self.bars]
         return list(dict.fromkeys([*(part.name for part in parts), *(self.cells.names if self.cells else ())]))
+
+
+class PaperFigure(Figure):
+    """A figure whose PDFs have the TrueType fonts that publishers ask for."""
+
+    def savefig(self, *args: Any, **options: Any) -> None:
+        """Saves the figure; see `matplotlib.figure.Figure.savefig`."""
+        with rc_context(_FONTS):
+            super().savefig(*args, **options)
 
 
 def draw_panels(
@@ -286,8 +287,8 @@ def draw_panels(
     longest = max((len(styles[name].label.replace("$", "") or name) for name in known), default=0)
     per_line = max(1, int(72 * width / (_LETTER * longest + _HANDLE)))
     legend = _LEGEND * -(-len(known) // per_line)
-    with rc_context(_LOOK):
-        figure = Figure(figsize=(width, height * len(grid) + legend + 0.1), layout="constrained")
+    with rc_context(LOOK):
+        figure = PaperFigure(figsize=(width, height * len(grid) + legend + 0.1), layout="constrained")
         axes = figure.subplots(len(grid), len(grid[0]), squeeze=False)
         for number, (row, places) in enumerate(zip(grid, axes, strict=True)):
             above = grid[number - 1] if number else [None] * len(row)
@@ -306,10 +307,7 @@ def draw_panels(
             _add_colour_bar(figure, row, places)
         figure.align_ylabels()
         if known and len(styles) > 1:
-            handles = [_handle(panels, name, styles[name]) for name in known]
-            for handle, name in zip(handles, known, strict=True):
-                handle.set_gid(f"legend-{list(styles).index(name)}")
-            add_legend(figure, handles, min(per_line, len(known)))
+            add_legend(figure, [_handle(panels, name, styles[name]) for name in known], min(per_line, len(known)))
     return figure
 
 
@@ -333,34 +331,19 @@ def plain(text: str) -> str:
 def add_legend(figure: Figure, handles: Sequence[Artist], per_line: int) -> None:
     """Adds a legend below a figure, filled row by row, unlike matplotlib's own."""
     by_column = [handle for column in range(per_line) for handle in handles[column::per_line]]
-    legend = figure.legend(handles=by_column, loc="outside lower center", ncols=per_line, frameon=False)
-    for handle, text in zip(by_column, legend.get_texts(), strict=True):
-        text.set_gid(handle.get_gid())
+    figure.legend(handles=by_column, loc="outside lower center", ncols=per_line, frameon=False)
 
 
 def _draw(axes: Axes, panel: Panel, styles: Mapping[str, Style]) -> None:
     for k, curve in enumerate(panel.curves):
-        style = styles[curve.name]
-        if len(curve.low):
-            look: Any = {"color": style.colour, "alpha": 0.15, "linewidth": 0, "gid": f"band-{k}"}
-            axes.fill_between(curve.x, curve.low, curve.high, **look)
-        marker: Any = {"marker": "o", "markersize": 3} if len(curve.x) == 1 else {}
-        marker |= {"markevery": curve.step, "gid": f"curve-{k}"}
-        axes.plot(curve.x, curve.y, linestyle=style.line, color=style.colour, **marker)
-    for k, bars in enumerate(panel.bars):
-        colour, base = styles[bars.name].colour, bars.base or 0
+        _draw_curve(axes, curve, styles[curve.name], k)
+    for bars in panel.bars:
+        look: Any = {"color": styles[bars.name].colour, "edgecolor": "white", "linewidth": 0.3}
         axes.set_axisbelow(True)
-        drawn = axes.bar(
-            bars.x, bars.height, bars.width, base, align="edge", color=colour, edgecolor="white", linewidth=0.3
-        )
-        for bar in drawn:
-            bar.set_gid(f"bars-{k}")
+        axes.bar(bars.x, bars.height, bars.width, bars.base or 0, align="edge", **look)
     for k, points in enumerate(panel.points):
         _draw_points(axes, points, styles[points.name], f"points-{k}")
-    if panel.logarithmic:
-        axes.set(xscale="log", yscale="log")
-    if panel.log_x:
-        axes.set_xscale("log")
+    axes.set(xscale="log" if panel.log_x else "linear", yscale="log" if panel.log_y else "linear")
     if panel.limits is not None:
         axes.set_ylim(*panel.limits)
     if panel.x_limits is not None:
@@ -372,11 +355,17 @@ def _draw(axes: Axes, panel: Panel, styles: Mapping[str, Style]) -> None:
         _draw_cells(axes, panel.cells, styles)
     if panel.diagonal is not None:
         _draw_diagonal(axes, panel.diagonal)
-    if panel.logarithmic:
-        low, high = np.log10(axes.get_xlim())
-        powers = 10.0 ** np.arange(np.ceil(low), np.floor(high) + 1)
-        axes.set(xticks=powers, yticks=powers)
-        axes.minorticks_off()
+
+
+def _draw_curve(axes: Axes, curve: Curve, style: Style, number: int) -> None:
+    """Draws a band and its line; markers of several curves are staggered, so that they do not cover each other."""
+    if len(curve.low):
+        axes.fill_between(curve.x, curve.low, curve.high, color=style.colour, alpha=0.15, linewidth=0)
+    look: Any = {"linestyle": style.line, "color": style.colour}
+    if style.marked or len(curve.x) == 1:
+        step = max(1, len(curve.x) // _MARKS)
+        look |= {"marker": style.marker, "markersize": style.size, "markevery": (number % step, step)}
+    axes.plot(curve.x, curve.y, **look)
 
 
 def _draw_points(axes: Axes, points: Points, style: Style, gid: str) -> None:
@@ -391,16 +380,17 @@ def _set_ticks(axes: Axes, panel: Panel) -> None:
     parts: list[Curve | Points] = [*panel.curves, *panel.points]
     across = [value for part in parts for value in part.x]
     up = [value for part in parts for value in part.y] + [height for bars in panel.bars for height in bars.height]
-    if not panel.logarithmic:
-        for axis, values in ((axes.yaxis, up), (axes.xaxis, across))[: 1 if panel.log_x else 2]:
-            axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=_are_whole(values)))
-    if across and not (panel.log_x or panel.logarithmic or panel.x_ticks) and _is_crowded(axes):
-        axes.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10], integer=_are_whole(across)))
-    if panel.log_x:
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        if max(across) <= _DECADES * min(across):  # powers of ten alone would give only one or two labels
-            axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
-            axes.xaxis.set_major_formatter("{x:g}")
+    counts = panel.counts or (_are_whole(up) and (bool(panel.bars) or max(up) > 1))
+    for axis, values, is_log, whole in (
+        (axes.xaxis, across, panel.log_x, _are_whole(across)),
+        (axes.yaxis, up, panel.log_y, counts),
+    ):
+        if is_log:
+            _set_log_ticks(axis, values, whole)
+        else:
+            axis.set_major_locator(_locator(5, whole))
+    if across and not (panel.log_x or panel.x_ticks) and _is_crowded(axes):
+        axes.xaxis.set_major_locator(_locator(3, _are_whole(across)))
     for axis, ticks in ((axes.xaxis, panel.x_ticks), (axes.yaxis, panel.y_ticks)):
         if ticks:
             axis.set_ticks(list(ticks), list(map(plain, ticks.values())))
@@ -411,6 +401,19 @@ def _set_ticks(axes: Axes, panel: Panel) -> None:
     if panel.bare:
         axes.grid(visible=False)
         axes.tick_params(length=0, labelbottom=False, labelleft=False)
+
+
+def _locator(most: int, whole: bool) -> MaxNLocator:
+    """Chooses ticks; of whole numbers at least one, and none between them."""
+    return MaxNLocator(most, steps=[1, 2, 5, 10], integer=whole, min_n_ticks=1 if whole else 2)
+
+
+def _set_log_ticks(axis: Axis, values: Sequence[float], whole: bool) -> None:
+    """Labels a logarithmic axis with plain numbers, as an exponent would be too small to read in a column."""
+    if values and max(values) <= _DECADES * min(values):  # powers of ten alone would give only one or two labels
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if whole else (1, 3)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(NullLocator())
 
 
 def _is_crowded(axes: Axes) -> bool:
@@ -435,14 +438,7 @@ def _are_whole(values: Sequence[float]) -> bool:
 
 def _draw_matrix(axes: Axes, matrix: HeatMap) -> None:
     axes.grid(visible=False)
-    look: Any = {"cmap": colormaps["viridis"], "vmin": matrix.low, "vmax": matrix.high}
-    if matrix.edges:
-        rows = np.arange(len(matrix.values) + 1) - 0.5
-        look["cmap"] = look["cmap"].with_extremes(bad=_UNKNOWN)
-        axes.pcolormesh(matrix.edges, rows, matrix.values, rasterized=True, **look)
-        axes.set(yticks=[], ylim=(rows[-1], rows[0]))
-        return
-    axes.imshow(matrix.values, interpolation="none", **look)
+    axes.imshow(matrix.values, interpolation="none", cmap="viridis", vmin=matrix.low, vmax=matrix.high)
     edges, names = stretches(matrix.groups)
     if names:
         axes.set(xticks=[], yticks=[])
@@ -469,7 +465,7 @@ def _draw_cells(axes: Axes, cells: Cells, styles: Mapping[str, Style]) -> None:
         axes.yaxis.labelpad = 22  # keeps the label clear of the narrow column
     for middle, mark in cells.row_labels if cells.marks else ():
         place: Any = axes.get_yaxis_transform()
-        axes.annotate(mark, (1, middle), (2, 0), place, "offset points", va="center", fontsize=6.5)
+        axes.annotate(mark, (1, middle), (2, 0), place, "offset points", va="center", fontsize=7)
 
 
 def _add_colour_bar(figure: Figure, row: Sequence[Panel | None], places: Sequence[Axes]) -> None:
@@ -477,8 +473,7 @@ def _add_colour_bar(figure: Figure, row: Sequence[Panel | None], places: Sequenc
     shown = [(panel.matrix, place) for panel, place in zip(row, places, strict=True) if panel and panel.matrix]
     if shown:
         matrix, place = shown[0]
-        colours = (*place.images, *place.collections)[0]
-        figure.colorbar(colours, ax=[place for _, place in shown], label=matrix.label, aspect=15)
+        figure.colorbar(place.images[0], ax=[place for _, place in shown], label=matrix.label, aspect=15)
 
 
 def _draw_diagonal(axes: Axes, half_width: float) -> None:
@@ -502,9 +497,8 @@ def _handle(panels: Sequence[Panel], name: str, style: Style) -> Any:
     ):
         return Patch(facecolor=style.colour, label=label)
     curve = any(curve.name == name for panel in panels for curve in panel.curves)
-    if curve and not any(points.name == name for panel in panels for points in panel.points):
-        return Line2D([], [], color=style.colour, linestyle=style.line, label=label)
+    points = any(points.name == name for panel in panels for points in panel.points)
     look: Any = {"linestyle": style.line if curve else "", "marker": style.marker, "markersize": 4}
-    return Line2D(
-        [], [], color=style.colour, markerfacecolor=style.colour, markeredgecolor=style.colour, label=label, **look
-    )
+    if curve and not (points or style.marked):
+        look["marker"] = "None"
+    return Line2D([], [], color=style.colour, label=label, **look)

@@ -3,14 +3,19 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from lit_cfl.pictures.figure import Figure
+from lit_cfl.pictures.figures import RUN_FIGURES
 from lit_cfl.pictures.guard import DrawingGuard
+from lit_cfl.pictures.run_files import RunFiles
+from lit_cfl.pictures.sample import MOST_CLIENTS
 from lit_cfl.report import data_sets, over_rounds, overview, settings
 from lit_cfl.report.blocks import Page, Section
-from lit_cfl.report.run_figures import figures_of
 from lit_cfl.report.sources import Group, ReportSource, list_groups, main_score_of, read_source, require_comparable
-from lit_cfl.scores import Score
+
+_CLIENTS, _FEWEST = 1500, 60  # maximum number of clients in matrices and maps of a page, and the minimum per run
 
 
 def make_page(paths: Sequence[Path], command: Sequence[str]) -> Page:
@@ -44,7 +49,7 @@ def make_page(paths: Sequence[Path], command: Sequence[str]) -> Page:
             problems += wrong
         lines += overview.headline(groups, score)
         sections += [overview.section(groups, score, tables), over_rounds.section(groups, score, guard)]
-        sections.append(_clusters(groups, score))
+        sections.append(_clusters(groups))
     for number, source in enumerate(sources):
         sections += _study(source, f"{slug(source.path.name)}-{number + 1}", lines, problems, guard)
     sections.append(settings.section(groups, command))
@@ -62,18 +67,32 @@ def _page_over_data_sets(sources: Sequence[ReportSource], command: Sequence[str]
     return Page(_title(sources), lines, problems, [*shown, settings.section([], command)])
 
 
-def _clusters(groups: Sequence[Group], score: Score) -> Section:
+def _clusters(groups: Sequence[Group]) -> Section:
     """Builds the section on clusters, with a part per group."""
     shown = [group for group in groups if group.first.rows or group.first.snapshots or group.first.memberships]
     parts: list[Section] = []
     slugs = [slug(group.name) for group in shown]
     for number, group in enumerate(shown):
         name = slugs[number] if slugs.count(slugs[number]) == 1 else f"{slugs[number]}-{number + 1}"
-        figures = figures_of(group.first, name, score, len(shown))
+        figures = figures_of(group.first, name, len(shown))
         if figures:
             seed = f", seed {group.first.seed}" if len(group.runs) > 1 else ""
             parts.append(Section(f"{group.name}{seed}", figures))
     return Section("Clusters and clients", [], parts)
+
+
+def figures_of(run: RunFiles, name: str, runs: int) -> list[Figure]:
+    """Makes the figures of a run on a page, as far as its files suffice. Problems with damaged tables are recorded.
+
+    Args:
+        run: Files of the run.
+        name: Name of the run, with which names of figures begin.
+        runs: Runs that share the page.
+    """
+    guard = DrawingGuard(lambda line: run.problems.append(f"{run.path}: {line}."))  # tables may hold anything
+    most = max(_FEWEST, min(MOST_CLIENTS, _CLIENTS // runs))
+    made = [guard(kind.title, partial(kind.make, run, most)) for kind in RUN_FIGURES if kind.on_page]
+    return [replace(figure, name=f"{name}-{figure.name}") for figure in made if figure is not None]
 
 
 def _study(

@@ -32,18 +32,16 @@ def section(groups: Sequence[Group], score: Score, guard: DrawingGuard) -> Secti
         (f"test/worst10_{score.name}", "Worst tenth of the clients", title, f"Their mean {title} on test data.{late}"),
         ("test/loss", "Loss on test data", "loss", f"Mean over the examples of {clients}.{late}"),
         ("train/loss", "Training loss", "loss", "Mean over the clients that trained in the round."),
-        ("train/discrepancy", "Discrepancy", "distance", "Mean distance of local models from their cluster's new one."),
         ("clusters/count", "Number of clusters", "clusters", "Clusters that have a client among those scored."),
         ("clusters/ari", "Agreement with the true clusters", "ARI", "Adjusted Rand index: 1 = equal, 0 = chance."),
-        ("clusters/churn", "Churn", "share of clients", "Share of the clients whose cluster changed."),
     ]
     figures = []
     for column, heading, axis, meaning in shown:
         found = {group.name: means(group, column) for group in groups}
         figures.append(guard(heading, partial(over_rounds, column, heading, axis, meaning, found, score)))
-    for cost in COSTS:
-        spent = {group.name: (means(group, main), means(group, cost.column)) for group in groups}
-        figures.append(guard(cost.name, partial(over_cost, cost, spent, score)))
+    for name, (column, *_) in COSTS.items():
+        spent = {group.name: (means(group, main), means(group, column)) for group in groups}
+        figures.append(guard(name, partial(over_cost, name, spent, score)))
     blocks: list[Block] = [figure for figure in figures if figure is not None]
     scored = sorted({int(row["round"]) for group in groups for run in group.runs for row in run.rows})
     if not blocks and len(scored) == 1:

@@ -6,9 +6,9 @@ from statistics import fmean, stdev
 
 from lit_cfl.metric_names import ARI_NOTE
 from lit_cfl.pictures.figure import finite_number
+from lit_cfl.pictures.run_files import RunFiles, attempt
 from lit_cfl.progress.tables import significant_decimals
 from lit_cfl.report.blocks import Section, Table
-from lit_cfl.report.run_files import RunFiles, attempt
 from lit_cfl.report.sources import Group
 from lit_cfl.runs.shared_clients import describe_small_tests
 from lit_cfl.scores import Score

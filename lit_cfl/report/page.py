@@ -1,18 +1,15 @@
-"""Writes a page as one self-contained HTML file, including styles, script and figures."""
+"""Writes a page as one self-contained HTML file, including styles and figures."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.resources import files
-from itertools import groupby
-from typing import Any
 
 from jinja2 import Environment
 
 from lit_cfl.pictures.figure import Figure
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.svg import as_svg
-from lit_cfl.report.blocks import Block, Page, Section
+from lit_cfl.report.blocks import Page, Section
 
 MOST_BYTES = 2 * 2**20
 
@@ -21,41 +18,19 @@ def as_html(page: Page) -> bytes:
     """Formats a page as HTML. Figures that cannot be drawn are left out and listed among the problems."""
     problems: list[str] = []
     guard = DrawingGuard(lambda line: problems.append(f"{line}."))
-    drawn = {figure.name: guard(figure.title, partial(_draw_states, figure)) for figure in page.figures}
-    sections = [_with_drawn(section, {name for name, own in drawn.items() if own}) for section in page.sections]
+    drawn = {figure.name: guard(figure.title, partial(as_svg, figure)) for figure in page.figures}
+    sections = [_with_drawn(section, {name for name, svg in drawn.items() if svg}) for section in page.sections]
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["groupby_kind"] = _figures_together
     environment.filters["kind"] = lambda block: type(block).__name__
     text = environment.from_string(_read("page.html")).render(
-        page=replace(page, sections=sections, problems=[*page.problems, *problems]),
-        drawn=drawn,
-        css=_read("page.css"),
-        script=_read("page.js"),
+        page=replace(page, sections=sections, problems=[*page.problems, *problems]), drawn=drawn, css=_read("page.css")
     )
     return text.encode()
-
-
-def _draw_states(figure: Figure) -> dict[str, str]:
-    """Draws each state of a figure as SVG, by the state's name, once the figure's table has been made."""
-    _ = figure.values  # computed here, so that the guard of this call leaves out a figure whose table cannot be made
-    states = {
-        name: replace(figure, name=f"{figure.name}-{k}", rows=[[panel]])
-        for k, (name, panel) in enumerate(figure.frames.items())
-    }
-    return {name: as_svg(state) for name, state in (states or {"": figure}).items()}
 
 
 def _with_drawn(section: Section, names: set[str]) -> Section:
     blocks = [block for block in section.blocks if not isinstance(block, Figure) or block.name in names]
     return replace(section, blocks=blocks, parts=[_with_drawn(part, names) for part in section.parts])
-
-
-def _figures_together(blocks: Sequence[Block]) -> list[dict[str, Any]]:
-    """Groups consecutive figures, to be shown next to each other, and consecutive other blocks."""
-    return [
-        {"figures": figures, "blocks": list(found)}
-        for figures, found in groupby(blocks, lambda block: isinstance(block, Figure))
-    ]
 
 
 def _read(name: str) -> str:

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from lit_cfl.compare.arguments import RECORD
 from lit_cfl.errors import InputError
+from lit_cfl.pictures.run_files import RunFiles, attempt, is_run, read_run
 from lit_cfl.report.options import require_directory
-from lit_cfl.report.run_files import RunFiles, attempt, is_run, read_run
 from lit_cfl.runs.resume import differences
 from lit_cfl.scores import ACCURACY, Score
 from lit_cfl.storage.config_file import stored_config

@@ -13,9 +13,9 @@ from lit_cfl.errors import count_noun
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.figure import Table, finite_number
 from lit_cfl.pictures.guard import DrawingGuard
+from lit_cfl.pictures.run_files import attempt
 from lit_cfl.pictures.search import TRIAL_STYLES
 from lit_cfl.report.blocks import Block, Code, Section, Text
-from lit_cfl.report.run_files import attempt
 from lit_cfl.scores import CLASSIFIER, read_scores
 from lit_cfl.statistics import interval
 from lit_cfl.storage.digests import read_sealed

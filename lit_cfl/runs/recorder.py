@@ -242,7 +242,9 @@ class Recorder:
 
     def round_view(self) -> RoundView | None:
         """Returns a view of the run after the latest evaluation; None if no pictures are due."""
-        if self._latest is None or not (self._ended or self._latest[0].number in self._totals.memberships):
+        rows, every = self.directory.rows, self.experiment.tracking.snapshots_every
+        before = rows[-2]["round"] if len(rows) > 1 else None
+        if self._latest is None or not (self._ended or is_due(self._latest[0].number, before, every)):
             return None
         r, evaluation = self._latest
         test = evaluation.scores.get("test")
@@ -250,20 +252,14 @@ class Recorder:
         tables = self.directory.own | ({"shift": self.directory.shifts} if self.shifting else {})
         values = torch.empty(0) if test is None else test.of_clients()
         return RoundView(
-            type(self.experiment.algorithm).__name__,
+            self.directory.path,
             self.engine.scores[0],
-            r.number,
             self._ended,
             memberships=lambda: membership_arrays(kept, r.data),
             cluster=evaluation.index.numpy(),
-            true_cluster=r.data.true_clusters[evaluation.clients].numpy(),
             values=values.numpy(),
             clusters=self._clusters,
-            metrics=(self.directory.metrics.path, self.directory.metrics.size),
-            snapshots=self.directory.path / "snapshots",
-            compared=self._totals.compared,
             tables={name: (table.path, table.size) for name, table in tables.items()},
-            true_names=r.data.cluster_names,
         )
 
     def models(self) -> Models:

@@ -14,6 +14,8 @@ from lit_cfl.metric_names import Row
 from lit_cfl.rounds import Round
 from lit_cfl.runs.rows import members
 
+_MOST_KEPT = 2**24  # from so many memberships on, 64 MiB, changes between two due rounds are not kept
+
 
 @dataclass
 class RunTotals:
@@ -21,7 +23,7 @@ class RunTotals:
 
     Args:
         members: Cluster of each client at the last evaluation, int64 `[clients]`, -1 = none; None before the first one.
-        memberships: Clusters of each client in some rounds, by number of the round.
+        memberships: Clusters of each client by number of the round, in rounds in which one changed or some were due.
         best: Best test value of each score by its name, among evaluations that cover every client.
         silhouette, skipped, shifted: Values for the next row; `shifted` are the numbers of clients and examples.
         compared: Number of the round of the last snapshot.
@@ -67,14 +69,16 @@ class RunTotals:
         """Updates memberships and best scores from an evaluation.
 
         Args:
-            every: Rounds between two stored memberships.
+            every: Rounds after which memberships are kept, even if none has changed.
         """
         test = evaluation.scores.get("test")
         if evaluation.full_coverage and test is not None:
             self._keep_best(test)
         self.members = members(evaluation, r.data.num_clients)
-        if is_due(r.number, max(self.memberships, default=None), every):
-            self.memberships[r.number] = self.members.int()  # kept once per period of rounds, to limit memory
+        found, last = self.members.int(), max(self.memberships, default=None)
+        few = len(found) * len(self.memberships) < _MOST_KEPT
+        if is_due(r.number, last, every) or (few and last is not None and not found.equal(self.memberships[last])):
+            self.memberships[r.number] = found
 
     def _keep_best(self, test: SplitScores) -> None:
         weighted = test.weighted_means()

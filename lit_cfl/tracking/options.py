@@ -26,8 +26,8 @@ class Tracking:
         tags: Tags of the W&B run.
         notes: Notes of the W&B run.
         loggers: Further Lightning loggers by `class_path`; each run (seed, baseline) builds its own.
-        snapshots_every: Rounds between two entries of `memberships.npz` and `snapshots/`, and between two sets of
-            pictures, 1 or more.
+        snapshots_every: Rounds between two entries of `snapshots/`, at most between two of `memberships.npz`, and
+            between two sets of pictures, 1 or more.
     """
 
     wandb: Mode | None = None

@@ -34,8 +34,8 @@ from lit_cfl.datamodules import MNIST, MNIST1000
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.experiment import Experiment
 from lit_cfl.nets import MCLR
+from lit_cfl.pictures.figures import similarity
 from lit_cfl.pictures.files import write_figure
-from lit_cfl.pictures.similar_clients import similarity
 from lit_cfl.runs.recorder import Recorder
 from lit_cfl.runs.rows import snapshot
 from lit_cfl.storage.csv_log import read_table
@@ -101,7 +101,7 @@ def measure_picture(clients: int) -> str:
     alike = Similarity(torch.arange(clients), directions @ directions.T)
     arrays = snapshot(SimpleNamespace(data=SimpleNamespace(true_clusters=true)), alike, true)
     with tempfile.TemporaryDirectory() as folder:
-        write_figure(similarity({0: arrays}), Path(folder) / "similarity", ["png"])
+        write_figure(similarity(0, arrays), Path(folder) / "similarity", ["png"])
     return f"{clients:,} | {perf_counter() - begun:.2f} | {before:,.0f} | {read_peak_mib():,.0f}"
 
 

@@ -15,7 +15,6 @@ from torch.testing import assert_close
 from lit_cfl.algorithms import CFL, LayerCFL
 from lit_cfl.clustering import distances, separation_gap
 from lit_cfl.errors import InputError
-from lit_cfl.pictures.events import layers
 from lit_cfl.runs.run import run
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.testing import QuadraticWork
@@ -215,19 +214,3 @@ def test_run_leaves_the_scores_as_table_and_picture(pictures: None, tmp_path: Pa
     rows = read_table(tmp_path / "run" / "layers.csv")
     assert list(rows[0]) == ["round", "cluster", "layer", "silhouette", "gap", "chosen"]
     assert rows[0]["layer"].endswith("fc1")
-    assert (tmp_path / "run" / "pictures" / "layers.png").read_bytes().startswith(b"\x89PNG")
-    run(digits(algorithm=replace(ALWAYS, layers=["*"]), rounds=2), tmp_path / "named")
-    assert not (tmp_path / "named" / "pictures" / "layers.png").exists()  # no layers were scored, since they were given
-
-
-def test_picture_has_a_line_a_look_and_marks_what_was_chosen():
-    rows = [
-        {"round": r, "cluster": 0, "layer": f"conv{k}", "silhouette": 0.1 * k, "gap": None, "chosen": int(k == 2)}
-        for r in range(3)
-        for k in (1, 2)
-    ]
-    (top,), (bottom,) = layers(rows).rows
-    assert [curve.name for curve in top.curves] == ["round 0, cluster 0", "round 1, cluster 0", "round 2, cluster 0"]
-    assert [list(curve.y) for curve in top.curves] == [[0.1, 0.2]] * 3
-    assert bottom.x_ticks == {0.0: "conv1", 1.0: "conv2"}
-    assert [list(dots.x) for dots in top.points] == [[1]] * 3

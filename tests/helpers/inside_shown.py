@@ -4,7 +4,6 @@
 """
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -48,14 +47,13 @@ from lit_cfl.pictures.files import write_figure
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.panels import Curve, Panel, Style
 from lit_cfl.pictures.round_view import RoundView
+from lit_cfl.pictures.run_files import read_run
 from lit_cfl.pictures.sample import sample
-from lit_cfl.pictures.svg import as_svg
 from lit_cfl.progress import dry_run, summary_table, tables
 from lit_cfl.progress.live import LogDisplay
 from lit_cfl.report.assemble import make_page
 from lit_cfl.report.blocks import Code, Page, Section, Text
 from lit_cfl.report.page import as_html
-from lit_cfl.report.run_files import read_run
 from lit_cfl.runs.newcomers import PlacedNewcomers
 from lit_cfl.runs.run import FinishedRun
 from lit_cfl.scores import CLASSIFIER
@@ -214,7 +212,7 @@ def page_of(*paths: Path) -> Page:
 
 
 def shown(page: Page) -> Content:
-    """Describes what a reader of a page sees, without the tables below the figures."""
+    """Describes what a reader of a page sees."""
     sections = [_describe_section(section) for section in page.sections]
     return {"title": page.title, "lines": list(page.lines), "problems": list(page.problems), "sections": sections}
 
@@ -237,11 +235,6 @@ def _describe_block(block: Any) -> Content:
 def _cells_of(table: Table) -> Content:
     rows = [" | ".join("" if cell is None else str(cell) for cell in row) for row in (table.head, *table.rows)]
     return {"rows": rows} | ({"note": table.note} if table.note else {})
-
-
-def tables_below(page: Page) -> Content:
-    """Describes the table of values below each figure of a page."""
-    return {figure.name: _cells_of(figure.values) | {"states": list(figure.frames)} for figure in page.figures}
 
 
 def table_on(page: Page, title: str) -> list[list[str]]:
@@ -289,28 +282,9 @@ def pictures_of_run(path: Path) -> Content:
 
 def _view_of(path: Path) -> RoundView:
     run = read_run(path)
-    clients = [row for row in run.table("clients") if not row.get("newcomer")]
-
-    def column(name: str, unknown: float) -> np.ndarray:
-        return np.array([unknown if row.get(name) is None else row[name] for row in clients])
-
-    def sized(file: Path) -> tuple[Path, int]:
-        return file, file.stat().st_size
-
+    values, cluster = run.final_scores
     return RoundView(
-        algorithm=run.algorithm,
-        score=run.score,
-        round=run.rows[-1]["round"],
-        last=True,
-        memberships=lambda: dict(run.memberships or {}),
-        cluster=column("cluster", -1).astype(int),
-        true_cluster=column("true_cluster", -1).astype(int),
-        values=column(run.score.name, np.nan).astype(float),
-        clusters=run.table("clusters"),
-        metrics=sized(path / "metrics.csv"),
-        snapshots=path / "snapshots",
-        compared=max(run.snapshots, default=None),
-        tables={name: sized(path / f"{name}.csv") for name in run.tables if name in ("layers", "migrations")},
+        path, run.score, True, lambda: dict(run.memberships or {}), cluster, values, run.table("clusters"), {}
     )
 
 
@@ -386,20 +360,6 @@ def colours_of(found: Sequence[Sequence[int]] | Sequence[int], true: Sequence[in
 def sampled(clusters: np.ndarray) -> np.ndarray:
     """Returns the clients that a figure shows if there are too many."""
     return sample(clusters)
-
-
-def notes_on_marks(name: str, x: Sequence[float], y: Sequence[float]) -> list[str]:
-    """Returns what a page says about the marks of a line when a reader points at them."""
-    curve = Curve(name, list(x), list(y))
-    svg = as_svg(Figure("x", "x", [[Panel("", "round", "score", [curve])]], "", "", {name: Style("#112233", "--")}))
-    return re.findall('data-note="([^"]*)"', svg)
-
-
-def groups_on_page(name: str) -> list[str]:
-    """Returns the tags of a page that belong to the name of a line with a band: the script hides and shows them."""
-    panel = Panel("", "round", "score", [Curve(name, [1, 2], [0.5, 0.25], [0.25, 0.125], [0.75, 0.5])])
-    svg = as_svg(Figure("x", "x", [[panel]], "", "", {name: Style("#112233", "--")}))
-    return re.findall(f'<g [^>]*data-name="{name}"[^>]*>', svg)
 
 
 def pdf_of(path: Path) -> bytes:

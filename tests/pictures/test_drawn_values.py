@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -11,19 +10,16 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import to_rgb
 from quadratic import ids
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData, View
-from lit_cfl.pictures.clusters import mixtures
 from lit_cfl.pictures.curves import learning_curve
 from lit_cfl.pictures.data import example_images, label_distribution, size_histogram
 from lit_cfl.pictures.figure import HEIGHT, Figure, draw, short
 from lit_cfl.pictures.panels import BLUE, COLUMN, Bars, Cells, Curve, HeatMap, Panel, Points, Style, draw_panels
 from lit_cfl.pictures.ranks import draw_ranks, rank_diagram
 from lit_cfl.pictures.svg import as_svg
-from lit_cfl.report.run_figures import figures_of
-from lit_cfl.report.run_files import read_run
 from lit_cfl.scores import ACCURACY
 from lit_cfl.statistics import Ranking
 
@@ -58,37 +54,14 @@ def test_a_panel_draws_curves_in_their_bands_bars_on_their_bases_and_points_with
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("round", "score")
 
 
-def marks(svg: str) -> dict[str, list[str]]:
-    """Returns the notes on the marks of an SVG figure, by the name of the marks' group."""
-    root, found = ElementTree.fromstring(svg), {}  # noqa: S314  # our own
-    for group in root.iter("{http://www.w3.org/2000/svg}g"):
-        if "data-name" in group.attrib:
-            notes = [mark.get("data-note") for mark in group.iter() if "data-note" in mark.attrib]
-            found.setdefault(group.get("data-name"), []).extend(notes)
-    return found
-
-
-def test_marks_of_the_page_say_the_numbers_that_are_drawn():
-    svg = as_svg(Figure("x", "x", [[PANEL]], "", "", STYLES))
-    assert marks(svg) == {
-        "a": ["a\nround 1\nscore 0.5", "a\nround 2\nscore 0.25", "a\nround 4\nscore 0.75"],
-        "b": ["one <1>", "two 2"],
-        "c": ["c\n0.5 to 1.5: 3", "c\n1.5 to 2.5: 2"],
-    }
-    assert (
-        "style" not in re.search('<g [^>]*data-name="a"[^>]*>', svg)[0]
-    )  # a style of the group would also hide its line
-    names = re.findall('data-legend="(.)"', svg)
-    assert names == ["a", "b", "c"]
+def test_points_of_the_page_have_their_notes_and_no_group_an_id():
+    svg = as_svg(Figure("x", "x", [[None, PANEL]], "", "", STYLES))
+    root = ElementTree.fromstring(svg)  # noqa: S314  # our own
+    assert [title.text for title in root.iter("{http://www.w3.org/2000/svg}title")] == ["one <1>", "two 2"]
     assert all(f"#{colour}" in svg for colour in ("112233", "445566", "778899"))
     assert "#000000" not in svg  # text and axes take the page's colour, which is light in dark mode
-
-
-def test_a_long_curve_has_a_mark_at_every_few_points_that_says_its_own_round():
-    curve = Curve("a", range(1, 500), [k / 500 for k in range(1, 500)], notes=[f"{k} ± 0" for k in range(1, 500)])
-    notes = marks(as_svg(Figure("x", "x", [[Panel("", "round", "score", [curve])]], "", "", STYLES)))["a"]
-    assert len(notes) == 63
-    assert notes[:2] == ["a\nround 1\nscore 1 ± 0", "a\nround 9\nscore 9 ± 0"]
+    assert not re.search("<g [^>]*id=", svg)
+    assert "<script" not in svg
 
 
 def test_a_matrix_and_cells_are_drawn_one_by_one():
@@ -113,16 +86,6 @@ def test_a_matrix_and_cells_are_drawn_one_by_one():
     assert found.collections[0].get_coordinates()[0, :, 0].tolist() == [0.5, 1.5, 9.5]
     assert [text.get_text() for text in found.texts] == ["1", "0"]  # names for the groups in the last column
     assert found.get_ylim() == (2.5, -0.5)  # the first row is at the top
-
-
-def test_a_heat_map_over_rounds_is_to_scale_and_shows_unknown_values_in_grey():
-    matrix = HeatMap(np.array([[0.0, np.nan], [0.5, 1.0]]), 0.0, 1.0, "score", edges=[0.5, 1.5, 9.5])
-    axes, bar = draw(Figure("x", "x", [[Panel("", "round", "clients", matrix=matrix)]], "", "")).axes
-    (mesh,) = axes.collections
-    mesh.update_scalarmappable()
-    assert [to_hex(colour) for colour in mesh.get_facecolors()] == ["#440154", "#e6e6e6", "#21918c", "#fde725"]
-    assert mesh.get_coordinates()[0, :, 0].tolist() == [0.5, 1.5, 9.5]
-    assert (axes.get_ylim(), bar.get_ylabel()) == ((1.5, -0.5), "score")  # the first row is at the top
 
 
 def test_each_line_of_a_learning_curve_is_its_own_column():
@@ -260,60 +223,43 @@ def test_an_image_without_any_true_cluster_has_the_name_of_its_label_alone():
     assert [axes.get_title() for axes in example_images(named).axes] == ["label oak"]
 
 
-WEIGHTS = np.array([[0.3, 0.7], [0.55, 0.45], [np.nan, np.nan], [1.0, 0.0]])
-
-
-CLUSTER = np.array([1, 0, -1, 0])
-
-
-def test_rows_are_clients_by_their_largest_weight():
-    figure = mixtures(WEIGHTS, CLUSTER)
-    (panel,) = figure.rows[0]
-    matrix = panel.matrix
-    assert matrix.values.tolist() == [[1.0, 0.0], [0.55, 0.45], [0.3, 0.7]]  # clients 3, 1 and 0; client 2 has no model
-    assert (matrix.edges, matrix.low, matrix.high) == ([-0.5, 0.5, 1.5], 0.0, 1.0)
-    assert panel.x_ticks == {0.0: "0", 1.0: "1"}
-    assert "largest weights are 0.75 on average" in figure.alt
-
-
-@pytest.mark.parametrize("weights", [np.empty((3, 0)), np.ones((3, 1)), np.full((3, 2), np.nan)])
-def test_without_several_weights_there_is_none(weights: np.ndarray):
-    assert mixtures(weights, np.zeros(3, int)) is None
-
-
-def test_the_report_reads_the_weights_from_clients_csv(tmp_path: Path):
-    (tmp_path / "metrics.csv").write_text("round,val/weighted_accuracy\n1,0.5\n")
-    rows = ["client,cluster,accuracy,weight_0,weight_1", "0,1,0.5,0.3,0.7", "1,,,,", "2,0,0.25,0.9,0.1"]
-    (tmp_path / "clients.csv").write_text("\n".join(rows) + "\n")
-    found = [one for one in figures_of(read_run(tmp_path), "x", ACCURACY, 1) if one.name == "x-mixtures"]
-    assert [row[0] for row in found[0].table.rows] == [2, 0]
-    assert found[0].table.rows[0] == [2, "0.900", "0.100"]
-
-
 RANKING = Ranking({"a": 1.0, "b": 1.5, "c": 2.5, "d": 4.0}, 10, 9.0, 0.0123, 1.0)
 
 
-def test_methods_are_rows_at_their_ranks_and_groups_are_lines_below_them():
+def test_ranks_are_on_an_axis_with_methods_on_both_sides_and_bars_over_those_that_may_be_equal():
     figure = rank_diagram(RANKING)
-    ((panel,),) = figure.rows
-    (points,) = panel.points
-    assert {panel.y_ticks[y]: x for x, y in zip(points.x, points.y, strict=True)} == RANKING.mean_ranks
-    assert list(points.y) == sorted(points.y, reverse=True)  # the best one is at the top
-    first, second, length = panel.curves
-    assert (list(first.x), list(second.x)) == ([1.0, 1.5], [1.5, 2.5])  # the groups (a, b) and (b, c)
-    assert (first.notes[0], second.notes[0]) == ("a, b", "b, c")
-    assert max(*first.y, *second.y) < min(points.y)
-    assert set(first.y) != set(second.y)
-    assert length.x[1] - length.x[0] == RANKING.critical_difference
-    assert "p = 0.012" in figure.caption
-    assert "differ by 1.00 or less" in figure.caption
-    assert figure.values.rows == [["a", 1.0], ["b", 1.5], ["c", 2.5], ["d", 4.0]]
-
-
-def test_diagram_is_drawn_for_papers_and_pages():
     axes = draw_ranks(RANKING).axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b", "c", "d"]
-    assert ">c<" in as_svg(rank_diagram(RANKING))
+    assert (axes.get_xlim(), list(axes.get_xticks())) == ((1.0, 4.0), [1, 2, 3, 4])
+    texts = {text.get_text(): (*map(float, text.xy), text.get_ha()) for text in axes.texts}
+    lines = [list(zip(line.get_xdata(), line.get_ydata(), strict=True)) for line in axes.lines]
+    bars, leaders, (length,) = lines[:2], lines[2:-1], lines[-1:]
+    assert [(round(left, 2), round(right, 2)) for (left, _), (right, _) in bars] == [(0.97, 1.53), (1.47, 2.53)]
+    assert len({y for bar in bars for _, y in bar}) == 2  # the groups (a, b) and (b, c), one below the other
+    assert [leader[0] for leader in leaders] == [(rank, 0) for rank in RANKING.mean_ranks.values()]
+    rows = {name: leader[-1] for name, leader in zip(RANKING.mean_ranks, leaders, strict=True)}
+    assert {name[0]: place for name, (*place, _) in texts.items() if name[0] in "abcd"} == {
+        name: list(end) for name, end in rows.items()
+    }
+    assert [texts[name][2] for name in ("a 1.00", "b 1.50", "c 2.50", "d 4.00")] == ["right", "right", "left", "left"]
+    assert rows["a"][1] < rows["b"][1]  # lines do not cross: on each side, the outermost method is on top
+    assert rows["d"][1] < rows["c"][1]
+    assert min(y for _, y in rows.values()) > max(y for bar in bars for _, y in bar)
+    assert length[1][0] - length[0][0] == RANKING.critical_difference
+    assert "CD = 1.00" in texts
+    assert "p = 0.012" in figure.caption
+    assert "differ by 1.00 (CD) or less" in figure.caption
+    assert figure.alt == "Diagram of mean ranks: a 1; b 1.5; c 2.5; d 4. Joined: a, b; b, c."
+    assert ">c 2.50<" in as_svg(figure)
+
+
+@pytest.mark.parametrize("number", [3, 8, 19])
+def test_names_of_a_rank_diagram_are_inside_of_it_and_do_not_touch(number: int):
+    ranks = {f"a method of a long name {k}": float(k + 1) for k in range(number)}
+    figure = draw_ranks(Ranking(ranks, 10, 9.0, 0.0123, 1.0))
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts]
+    assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 and box.y0 >= 0 for box in boxes)
+    assert not any(one.overlaps(other) for k, one in enumerate(boxes) for other in boxes[:k])
 
 
 def test_labels_of_narrow_panels_do_not_touch():

@@ -8,6 +8,11 @@ import inside_shown
 import pytest
 from golden import check_golden
 
+from lit_cfl import algorithms, run
+from lit_cfl.config.parser import parse_run
+from lit_cfl.pictures.figures import RUN_FIGURES
+from lit_cfl.pictures.run_files import read_run
+
 GOLDEN = Path(__file__).with_name("golden")
 
 
@@ -36,3 +41,13 @@ FIGURES: dict[str, Callable[[Path], inside_shown.Content]] = {
 @pytest.mark.parametrize("name", FIGURES)
 def test_pictures_show_what_was_recorded(name: str, tmp_path: Path):
     check_golden(GOLDEN / f"{name}.json", FIGURES[name](tmp_path / "x"), tmp_path)
+
+
+@pytest.mark.nightly
+def test_each_algorithm_has_the_figures_that_were_recorded(tmp_path: Path):
+    found = {}
+    for name in sorted(set(algorithms.__all__) - {"Algorithm", "Assignment", "Info", "Similarity"}):
+        words = ["--config", f"{name.lower()}/digits", "--baseline", "null", "--rounds", "12"]
+        path = run(parse_run([*words, "--pictures.formats", "[]"]).experiment, tmp_path / name).path
+        found[name] = [kind.name for kind in RUN_FIGURES if kind.make(read_run(path), 500) is not None]
+    check_golden(GOLDEN / "names.json", found)

@@ -4,7 +4,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from digits_experiment import digits
 from made_runs import made_run
@@ -12,27 +11,28 @@ from made_runs import made_run
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.cli.main import main
 from lit_cfl.errors import Notice, SaveError
+from lit_cfl.pictures import figures as run_figures
 from lit_cfl.pictures.figure import Figure
 from lit_cfl.pictures.folder import PictureFolder
 from lit_cfl.pictures.options import Pictures
 from lit_cfl.pictures.panels import Panel
-from lit_cfl.report import command, over_rounds, page, run_figures
+from lit_cfl.pictures.run_files import read_run
+from lit_cfl.report import command, over_rounds, page
 from lit_cfl.report.assemble import make_page
 from lit_cfl.report.blocks import Page
 from lit_cfl.report.page import as_html
 from lit_cfl.runs.run import run
-from lit_cfl.scores import ACCURACY
 from lit_cfl.storage.csv_log import read_table
 
 MAKERS = {
     "curve": "learning_curve",
-    "similarity": "similarity",
-    "clients": "client_map",
     "memberships": "memberships",
-    "layers": "layers",
+    "similarity": "similarity",
+    "map": "client_map",
     "histogram": "histogram",
-}  # the function that draws each picture of a run
-LAYER = {"layer": "a", "cluster": 0, "silhouette": 0.5, "gap": 0.1, "chosen": 1}
+    "splits": "splits",
+    "shifts": "shifts",
+}  # the function that makes each picture of a run
 
 
 def page_of(path: Path) -> Page:
@@ -48,14 +48,12 @@ def empty(*_: object, **__: object) -> Figure:
 
 
 def last_view(folder: Path) -> Any:
-    """Makes a view of the end of a run for which all pictures are due."""
-    none = {"cluster": np.empty((0, 2), int), "true_cluster": np.zeros(2, int), "rounds": np.empty(0, int)}
+    """Makes a view of the end of a run for which there is material for all pictures."""
+    run = read_run(made_run(folder / "run"))
+    values, cluster = run.final_scores
     return SimpleNamespace(
-        true_names=(),
-        algorithm="FedAvg", score=ACCURACY, round=3, last=True, compared=3, rows=list, snapshot=dict,
-        memberships=lambda: none,
-        tables={"layers": (folder, 10)}, table=lambda name: [LAYER], values=np.ones(2), cluster=None, true_cluster=None,
-    )  # fmt: skip
+        last=True, path=run.path, memberships=lambda: run.memberships, values=values, cluster=cluster
+    )
 
 
 @pytest.mark.parametrize("broken", MAKERS)
@@ -64,7 +62,7 @@ def test_each_picture_of_a_run_may_fail_and_is_drawn_once_it_can_be(
 ):
     for name, function in MAKERS.items():
         maker = fails if name == broken else empty
-        monkeypatch.setattr(f"lit_cfl.pictures.folder.{function}", maker)
+        monkeypatch.setattr(f"lit_cfl.pictures.figures.{function}", maker)
     monkeypatch.setattr(
         "lit_cfl.pictures.folder.write_figure", lambda figure, path, formats: [path.with_suffix(".png")]
     )
@@ -76,15 +74,17 @@ def test_each_picture_of_a_run_may_fail_and_is_drawn_once_it_can_be(
     ]
     assert first.keys() == again.keys() == MAKERS.keys() - {broken}
     assert not folder.ended
-    monkeypatch.setattr(f"lit_cfl.pictures.folder.{MAKERS[broken]}", empty)
+    monkeypatch.setattr(f"lit_cfl.pictures.figures.{MAKERS[broken]}", empty)
     assert folder.draw(view).keys() == MAKERS.keys()
     assert folder.ended
     assert folder.draw(view) == {}
 
 
-def test_files_that_cannot_be_read_for_a_picture_end_nothing(pictures: None, tmp_path: Path):
+def test_files_that_cannot_be_read_for_a_picture_end_nothing(
+    pictures: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     view = last_view(tmp_path)
-    view.table = fails
+    monkeypatch.setattr("lit_cfl.pictures.folder.read_run", fails)
     folder = PictureFolder(tmp_path / "p", ["png"])
     with pytest.warns(Notice, match="pictures cannot be drawn"):
         assert folder.draw(view) == {}
@@ -94,7 +94,8 @@ def test_files_that_cannot_be_read_for_a_picture_end_nothing(pictures: None, tmp
 def test_a_run_and_its_baseline_end_without_their_curve(
     pictures: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("lit_cfl.pictures.folder.learning_curve", fails)
+    for module in ("figures", "folder"):
+        monkeypatch.setattr(f"lit_cfl.pictures.{module}.learning_curve", fails)
     with pytest.warns(Notice, match="pictures/curve"):
         finished = run(digits(baseline=FedAvg(), pictures=Pictures(["png"])), tmp_path / "run")
     assert finished.baseline is not None
@@ -156,16 +157,6 @@ def test_each_figure_of_a_page_may_fail(tmp_path: Path, monkeypatch: pytest.Monk
         text = as_html(whole).decode()
         assert f"{broken.title} cannot be drawn and is left out (ZeroDivisionError: planted)." in text
         assert [f'<figure id="{figure.name}"' in text for figure in figures] == [f is not broken for f in figures]
-
-
-def test_a_figure_whose_table_cannot_be_made_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    whole = page_of(made_run(tmp_path / "run"))
-    monkeypatch.setattr("lit_cfl.pictures.figure._values_of", fails)
-    text = as_html(whole).decode()
-    assert "Accuracy on test data cannot be drawn and is left out (ZeroDivisionError: planted)." in text
-    assert [figure.name for figure in whole.figures if f'<figure id="{figure.name}"' in text] == [
-        "cfl-memberships", "cfl-similarity"  # the tables of all other figures come from their panels
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

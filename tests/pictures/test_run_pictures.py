@@ -14,16 +14,14 @@ from matplotlib.patches import Patch
 
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.algorithms.base import Similarity
-from lit_cfl.errors import InputError, Notice
-from lit_cfl.pictures.clusters import histogram, memberships
+from lit_cfl.errors import InputError, Notice, SaveError
 from lit_cfl.pictures.colours import MAX_COLOURS, cluster_styles, hex_of, match_colours
-from lit_cfl.pictures.curves import COSTS, Means, learning_curve, mean_curves, over_cost
-from lit_cfl.pictures.events import layers
+from lit_cfl.pictures.curves import Means, learning_curve, mean_curves, over_cost
 from lit_cfl.pictures.figure import Figure, draw
+from lit_cfl.pictures.figures import client_map, histogram, memberships, similarity
 from lit_cfl.pictures.files import write_figure
 from lit_cfl.pictures.options import Pictures
 from lit_cfl.pictures.panels import Curve, Panel, Points, Style, add_legend
-from lit_cfl.pictures.similar_clients import client_map, similarity
 from lit_cfl.runs import rows
 from lit_cfl.runs.rows import snapshot
 from lit_cfl.runs.run import run
@@ -56,9 +54,8 @@ def test_true_clusters_are_mentioned_only_if_they_are_known():
     matrix, rounds, found = np.arange(16.0).reshape(4, 4), np.array([1, 2]), np.array([[0, 1, 0, 1]] * 2)
     for true, is_known in (([0, 1, 1, 0], True), ([-1] * 4, False)):
         one = compared(found[0].tolist(), true, matrix)
-        figures = (similarity({7: one}), client_map(7, one, {}), memberships(rounds, found, np.array(true), {}))
-        words = [f"{figure.caption} {figure.table.head if figure.table else ''}" for figure in figures]
-        assert ["true" in text for text in words] == [is_known, False, is_known]
+        figures = (similarity(7, one), client_map(7, one, {}), memberships(rounds, found, np.array(true), {}))
+        assert ["true" in figure.caption for figure in figures] == [is_known, False, is_known]
 
 
 def test_map_of_a_perfect_result_looks_alike_on_both_sides_whatever_the_numbers():
@@ -79,6 +76,14 @@ def test_map_of_a_perfect_result_looks_alike_on_both_sides_whatever_the_numbers(
     assert (left.title, right.title) == ("found clusters", "true clusters")
 
 
+def test_a_map_before_the_end_names_no_true_cluster_of_half_of_the_clients():
+    later = {0: 0, 1: 1}  # at the end, cluster 0 is in true cluster 0
+    figure = client_map(1, compared([0, 0, 1], [0, 2, 1]), later)
+    assert [style.label or name for name, style in figure.styles.items() if style.named] == [
+        "cluster 0", "cluster 1 (true 1)", "true cluster 0", "true cluster 2"
+    ]  # fmt: skip
+
+
 def test_map_of_clients_whose_true_clusters_nobody_knows_has_one_side():
     figure = client_map(1, compared([1, 0, -1], [-1, -1, -1]), {})
     ((panel,),) = figure.rows
@@ -92,8 +97,11 @@ def test_map_of_clients_whose_true_clusters_nobody_knows_has_one_side():
     [
         ([0, 0, 1, 1], [1, 1, 0, 0], {0: 1, 1: 0}),
         ([5, 5, 5, 2], [0, 0, 1, 1], {5: 0, 2: 1}),
-        # this matching has 1 + 2 clients in common, the opposite one 2 + 0
-        ([0, 0, 0, 1, 1], [0, 0, 1, 0, 0], {0: 1, 1: 0}),
+        # both lie in true cluster 0, which is that of the largest
+        ([0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 0, 0], {0: 0, 1: 2}),
+        # half of the clients, or three of eight, are not most of them
+        ([0, 0, 0, 0, 1], [0, 0, 1, 2, 1], {0: 3, 1: 1}),
+        ([0] * 8 + [1], [0, 0, 1, 1, 2, 2, 2, 3, 3], {0: 4, 1: 3}),
         # one cluster more than true clusters: it gets a colour of its own
         ([0, 1, 2, 2], [0, 0, 1, 1], {0: 0, 2: 1, 1: 2}),
         ([0, 0, 0], [2, 1, 2], {0: 2}),
@@ -103,7 +111,7 @@ def test_map_of_clients_whose_true_clusters_nobody_knows_has_one_side():
         ([-1], [0], {}),
     ],
 )
-def test_found_clusters_take_the_colours_of_the_true_ones_that_they_match_best(
+def test_found_clusters_take_the_colours_of_the_true_ones_that_most_of_their_clients_are_in(
     found: list[int], true: list[int], expected: dict[int, int]
 ):
     assert match_colours(np.array(found), np.array(true)) == expected
@@ -112,6 +120,7 @@ def test_found_clusters_take_the_colours_of_the_true_ones_that_they_match_best(
 def test_clusters_are_matched_over_all_rounds():
     rounds = np.array([[0, 0, 0, 0], [0, 0, 3, 3]])  # first one joint model, then two
     assert match_colours(rounds, np.array([1, 1, 0, 0])) == {0: 1, 3: 0}
+    assert match_colours(np.array([[5, 5, 5, 2], [7, 7, 7, 7]]), np.array([0, 0, 1, 1])) == {5: 0, 2: 1, 7: 2}
 
 
 def test_clients_with_a_model_each_have_no_memberships_since_their_numbers_change():
@@ -215,12 +224,11 @@ def test_many_clusters_are_not_named_for_their_colours_repeat():
 
 def test_one_client_and_names_with_dollars_can_be_drawn(tmp_path: Path):
     one = compared([-1], [-1])
-    assert similarity({1: one}) is None  # one client makes no pair
-    rows = [{"round": 0, "cluster": 0, "layer": "a$_$b<i>, $c", "silhouette": 0.5, "gap": None, "chosen": 1}]
-    figures = [client_map(1, one, {}), learning_curve({"$_$": metrics(0.5)}, ACCURACY), layers(rows)]
+    assert similarity(1, one) is None  # one client makes no pair
+    figures = [client_map(1, one, {}), learning_curve({"$_$": metrics(0.5)}, ACCURACY)]
     for figure in [*figures, histogram(np.array([0.5]), np.zeros(1, int), {}, ACCURACY)]:
         write_figure(figure, tmp_path / figure.name, ["png", "pdf"])
-    assert len(list(tmp_path.iterdir())) == 8
+    assert len(list(tmp_path.iterdir())) == 6
 
 
 def of_clients(n: int) -> SimpleNamespace:
@@ -266,7 +274,7 @@ def drawn_in(path: Path, ending: str = ".png") -> list[str]:
     return sorted(file.stem for file in (path / "pictures").iterdir() if file.suffix == ending)
 
 
-COMPARING = ["clients", "curve", "histogram", "memberships", "similarity"]
+COMPARING = ["curve", "histogram", "map", "memberships", "similarity"]
 
 
 @pytest.fixture(scope="module")
@@ -323,7 +331,7 @@ def test_pictures_come_every_few_rounds_while_they_cost_little(pictures: None, t
     def noted(folder, view):
         found = draw(folder, view)
         if found:
-            drawn.append((view.round, sorted(found)))
+            drawn.append((view.memberships()["rounds"][-1], sorted(found)))
         return found
 
     monkeypatch.setattr(trackers.PictureFolder, "draw", noted)
@@ -335,9 +343,9 @@ def test_pictures_come_every_few_rounds_while_they_cost_little(pictures: None, t
     monkeypatch.setattr(trackers, "DRAW_SECONDS", 0.0)
     run(experiment, tmp_path / "cheap")
     first, *others, last = drawn
-    assert first == (1, ["clients", "curve", "memberships", "similarity"])
-    assert others == [(3, ["curve", "memberships"]), (5, ["curve", "memberships"])]  # no clients were compared again
-    assert last == (6, ["curve", "histogram", "memberships"])
+    assert first == (1, ["curve", "map", "memberships", "similarity"])
+    assert others == [(number, ["curve", "map", "memberships", "similarity"]) for number in (3, 5)]
+    assert last == (6, COMPARING)
 
 
 def test_pictures_that_an_earlier_process_could_not_draw_are_drawn_on_resume(
@@ -351,10 +359,13 @@ def test_pictures_that_an_earlier_process_could_not_draw_are_drawn_on_resume(
     assert drawn_in(tmp_path / "run") == COMPARING
 
 
-def test_failing_to_draw_stops_nothing(pictures: None, tmp_path: Path):
+def test_pictures_that_cannot_be_written_are_an_error_after_the_run(pictures: None, tmp_path: Path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "pictures").write_text("in the way")
-    with pytest.warns(Notice, match="cannot be drawn and is left out") as said:
+    with (
+        pytest.warns(Notice, match="cannot be drawn and is left out") as said,
+        pytest.raises(SaveError, match="pictures could not be written"),
+    ):
         run(digits(), tmp_path / "run")
     assert len(said) == 1  # one warning for the folder, not one per picture
     assert (tmp_path / "run" / "summary.json").exists()
@@ -396,10 +407,10 @@ def test_one_seed_has_no_mean_and_no_band():
     one = Means([1, 2], [0.25, 0.5])
     (curve,) = (figure := curves_of([0.25, 0.5])).first_panel.curves
     assert (figure.title, list(curve.low)) == ("One seed", [])
-    caption = over_cost(COSTS[0], {"A": (one, one)}, ACCURACY).caption
+    caption = over_cost("traffic", {"A": (one, one)}, ACCURACY).caption
     assert caption == "Weighted test accuracy against all traffic up to that round."
     several = Means([1, 2], [0.25, 0.5], [0.0, 0.125])
-    assert over_cost(COSTS[0], {"A": (several, one)}, ACCURACY).caption.endswith(
+    assert over_cost("traffic", {"A": (several, one)}, ACCURACY).caption.endswith(
         "up to that round; means over the seeds."
     )
 

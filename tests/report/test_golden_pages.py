@@ -1,7 +1,4 @@
-"""Tests what readers of pages see, against recorded content (see `helpers/golden.py`).
-
-The tables of values below the figures have golden files of their own, `<case>.tables.json`.
-"""
+"""Tests what readers of pages see, against recorded content (see `helpers/golden.py`)."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -51,4 +48,3 @@ PAGES: dict[str, Callable[[Path], Sequence[Path]]] = {
 def test_a_page_shows_what_was_recorded(name: str, tmp_path: Path):
     page = inside_shown.page_of(*PAGES[name](tmp_path / "shown"))
     check_golden(GOLDEN / f"{name}.json", inside_shown.shown(page), tmp_path)
-    check_golden(GOLDEN / f"{name}.tables.json", inside_shown.tables_below(page), tmp_path)

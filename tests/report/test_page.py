@@ -1,4 +1,4 @@
-"""Tests the page file: readable without scripts, safe for any names, small, and written by the command."""
+"""Tests the page file: without scripts, safe for any names, small, and written by the command."""
 
 import contextlib
 import io
@@ -10,9 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_runs import add_own_tables, made_run
+from matplotlib.text import Text
 from test_sources import page_of
 
 from lit_cfl.cli.main import main
+from lit_cfl.pictures.figure import draw
+from lit_cfl.pictures.svg import as_svg
 from lit_cfl.report.page import MOST_BYTES, as_html
 from lit_cfl.storage.digests import write_sealed
 
@@ -87,16 +90,13 @@ def test_names_with_html_are_text(tmp_path: Path):
     text = as_html(page_of(run)).decode()
     plain = as_html(page_of(made_run(tmp_path / "plain"))).decode()
     assert "<script>hacked" not in text
-    assert text.count("</script>") == plain.count("</script>") == 1
+    assert "<script" not in text + plain
     assert "&lt;script&gt;hacked" in text
-    (layers,) = re.findall(r'<figure id="[^"]*-layers">.*?</figure>', text, re.DOTALL)
-    svg = layers.partition("<svg")[2].partition("</svg>")[0]
-    assert "&lt;script&gt;hacked = 1&lt;/script&gt;" in svg  # the name of a layer on an axis is escaped
+    two = page_of(run, made_run(tmp_path / "other"))
+    assert "&lt;script&gt;hacked = 1" in as_svg(two.figures[0])  # the name of an algorithm in a legend is escaped
 
 
 def test_formulas_in_names_are_text(tmp_path: Path):
-    from lit_cfl.pictures.svg import as_svg
-
     page = page_of(made_run(tmp_path / "run", algorithm={"class_path": "own.$_$"}), made_run(tmp_path / "other"))
     assert ">$_$<" in as_svg(page.figures[0])
 
@@ -181,7 +181,24 @@ def test_figures_for_a_paper_are_png_and_pdf_of_a_columns_width(made: tuple[Path
         with Image.open(folder / f"{name}.png") as picture:
             assert picture.width == 3.5 * 300
             assert len(picture.convert("L").getcolors()) > 10  # the picture is not empty
-        assert (folder / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+        assert fonts_of(folder / f"{name}.pdf") == {b"CIDFontType2", b"Type0"}  # TrueType
+
+
+def fonts_of(file: Path) -> set[bytes]:
+    """Returns the kinds of the fonts in a PDF: publishers refuse Type 3."""
+    return set(re.findall(rb"/Type /Font\s+/Subtype /(\w+)", file.read_bytes()))
+
+
+def test_every_text_of_a_figure_has_seven_points_at_the_width_of_a_column(tmp_path: Path):
+    run = made_run(tmp_path / "run", clients=60, over=False)
+    add_own_tables(run)
+    for figure in page_of(run, made_run(tmp_path / "other", clients=60)).figures:
+        drawn = draw(figure)
+        drawn.draw_without_rendering()
+        assert drawn.get_figwidth() == 3.5
+        texts = [text for text in drawn.findobj(Text) if text.get_visible() and text.get_text()]
+        assert min(text.get_fontsize() for text in texts) >= 7, figure.name
+        assert not [text.get_text() for text in texts if "^" in text.get_text()], figure.name  # no small exponents
 
 
 def test_a_page_cannot_be_written_over_a_directory(tmp_path: Path, capsys):

@@ -1,7 +1,6 @@
 """Tests the figures of a report: samples of clients and rounds, digits, colours, labels and captions."""
 
 import json
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -9,15 +8,17 @@ import pytest
 from made_runs import add_own_tables, made_run, metric_row, write_table
 from test_sources import page_of
 
-from lit_cfl.pictures.colours import hex_of
-from lit_cfl.pictures.curves import Means, line_styles, over_rounds
-from lit_cfl.pictures.figure import Figure, thin
-from lit_cfl.pictures.panels import stretches
+from lit_cfl import algorithms
+from lit_cfl.pictures.colours import hex_of, line_styles
+from lit_cfl.pictures.curves import Means, over_rounds
+from lit_cfl.pictures.figure import Figure, draw, thin
+from lit_cfl.pictures.panels import Panel, draw_panels, stretches
+from lit_cfl.pictures.run_files import read_run
 from lit_cfl.pictures.sample import describe_sample, sample
-from lit_cfl.pictures.svg import as_svg
-from lit_cfl.report.run_figures import figures_of
-from lit_cfl.report.run_files import read_run
+from lit_cfl.report.assemble import figures_of
 from lit_cfl.scores import ACCURACY
+
+ALGORITHMS = sorted(set(algorithms.__all__) - {"Algorithm", "Assignment", "Info", "Similarity"})
 
 
 def figure(figures: list[Figure], name: str) -> Figure:
@@ -25,14 +26,12 @@ def figure(figures: list[Figure], name: str) -> Figure:
     return found
 
 
-def test_counts_and_their_spread_have_one_digit_and_bands_end_at_the_range_of_the_metric():
+def test_bands_end_at_the_range_of_the_metric():
     def curve(column: str, *about: list[float]) -> Figure:
         found = over_rounds(column, "x", "y", "It.", {"A": Means([1, 2], *about)}, ACCURACY)
         assert found is not None
         return found
 
-    counts = curve("clusters/count", [8 / 3, 4.0], [0.57735, 0.0])
-    assert [list(row) for row in counts.values.rows] == [["1", "2.7 ± 0.6"], ["2", "4.0 ± 0.0"]]
     (ari,) = curve("clusters/ari", [-0.25, 0.9], [0.5, 0.3]).first_panel.curves
     assert (list(ari.low), list(ari.high)) == ([-0.5, pytest.approx(0.6)], [0.25, 1.0])
     assert curve("test/loss", [0.1, 0.9], [0.2, 0.3]).first_panel.curves[0].high == pytest.approx([0.3, 1.2])
@@ -71,24 +70,20 @@ def test_stretches_of_equal_groups_have_their_edges_and_names():
     assert stretches([]) == ([0], [])
 
 
-def test_a_large_run_shows_500_clients_200_in_a_matrix_and_8_rounds(tmp_path: Path):
+def test_a_large_run_shows_500_clients_200_in_a_matrix_and_fewer_next_to_others(tmp_path: Path):
     run = read_run(made_run(tmp_path / "run", clients=600, snapshots=22))
 
     def similarity(runs: int) -> Figure:
-        return figure(figures_of(run, "x", ACCURACY, runs), "x-similarity")
+        return figure(figures_of(run, "x", runs), "x-similarity")
 
     found = similarity(1)
-    assert len(found.frames) == 8
-    assert {panel.matrix.values.shape for panel in found.frames.values()} == {(200, 200)}
+    assert found.first_panel.matrix.values.shape == (200, 200)
+    assert found.title == "How alike clients are in round 22"
     assert "200 of 600 clients" in found.caption
-    assert "8 of 22 rounds" in found.caption
-    assert all(len(set(panel.matrix.groups)) == 2 for panel in found.frames.values())
-    assert list(similarity(4).frames) == ["round 1", "round 22"]
-    assert similarity(40).frames == {}  # a single frame needs no menu
-    assert similarity(40).first_panel.title == "round 1"
+    assert len(set(found.first_panel.matrix.groups)) == 2
     assert similarity(40).first_panel.matrix.values.shape == (60, 60)
-    assert "500 of 600 clients" in figure(figures_of(run, "x", ACCURACY, 1), "x-map").caption
-    assert "150 of 600 clients" in figure(figures_of(run, "x", ACCURACY, 10), "x-map").caption
+    assert "500 of 600 clients" in figure(figures_of(run, "x", 1), "x-map").caption
+    assert "150 of 600 clients" in figure(figures_of(run, "x", 10), "x-map").caption
 
 
 def test_a_cluster_has_one_colour_in_all_figures_that_of_the_true_cluster_it_matches(tmp_path: Path):
@@ -105,25 +100,58 @@ def test_a_cluster_has_one_colour_in_all_figures_that_of_the_true_cluster_it_mat
     assert [shown[f"true cluster {k}"].colour for k in (0, 1)] == [hex_of(0), hex_of(1)]
 
 
-def test_every_figure_has_a_caption_an_alt_text_and_values(tmp_path: Path):
+def test_every_figure_has_a_caption_and_an_alt_text(tmp_path: Path):
     run = made_run(tmp_path / "run", over=False)
     add_own_tables(run)
     page = page_of(run)
-    assert {"cfl-layers", "cfl-shifts", "cfl-splits"} <= {f.name for f in page.figures}
+    assert {"cfl-shifts", "cfl-splits"} <= {f.name for f in page.figures}
     names = [one.name for one in page.figures]
     assert len(names) == len(set(names))
     for one in page.figures:
         assert one.caption.endswith("."), one.name
         assert len(one.alt) > 30, one.name
         assert one.title, one.name
-        assert one.values.rows, one.name
-        assert {len(row) for row in one.values.rows} == {len(one.values.head)}, one.name
 
 
-def test_groups_beyond_seven_differ_by_their_lines():
-    looks = [(style.colour, str(style.line)) for style in line_styles([str(k) for k in range(16)]).values()]
-    assert len(set(looks)) == 16
-    assert all(one != other for one, other in pairwise(looks))
+def test_algorithms_have_one_look_in_every_figure_and_no_two_share_it():
+    looks = {name: (style.colour, style.marker) for name, style in line_styles(ALGORITHMS).items()}
+    assert len(set(looks.values())) == len(looks) == 19
+    for shown in (["Local", "IFCA"], ["FedAvg (baseline)", "IFCA"], ["mine.Own", "IFCA (one)", "IFCA (other)", "CFL"]):
+        styles = line_styles(shown)
+        own = {name: looks.get(name.partition(" (")[0]) for name in shown if name != "IFCA (other)"}
+        assert all(look in (None, (styles[name].colour, styles[name].marker)) for name, look in own.items())
+        assert len({(style.colour, style.marker) for style in styles.values()}) == len(shown)
+    many = line_styles([str(k) for k in range(60)]).values()
+    assert len({(style.colour, style.marker, str(style.line)) for style in many}) == 60
+
+
+def test_a_series_of_48_clusters_does_not_flatten_the_others():
+    def panel(*last: float) -> Panel:
+        groups = {f"{k}": Means([1, 2], [2.0, value]) for k, value in enumerate(last)}
+        found = over_rounds("clusters/count", "x", "clusters", "It.", groups, ACCURACY)
+        assert found is not None
+        return found.first_panel
+
+    assert panel(3.0, 48.0).log_y
+    assert not panel(3.0, 7.0).log_y
+    (axes,) = draw_panels([[panel(3.0, 48.0)]], line_styles(["0", "1"])).axes
+    axes.figure.draw_without_rendering()
+    low, high = (axes.transData.transform((0, value))[1] for value in (2.0, 3.0))
+    assert high - low > 0.1 * axes.bbox.height
+    ticks = [text.get_text() for text in axes.get_yticklabels()]
+    assert {"2", "5", "10", "20", "50"} <= set(ticks)
+
+
+@pytest.mark.parametrize("values", [[3.0, 3.0], [2.0, 3.0], [2.5, 3.25]])
+def test_counts_of_clusters_have_whole_ticks(values: list[float]):
+    groups = {"A": Means([1, 2], values), "B": Means([1, 2], [3.0, 2.0])}
+    found = over_rounds("clusters/count", "x", "clusters", "It.", groups, ACCURACY)
+    assert found is not None
+    (axes,) = draw(found).axes
+    low, high = axes.get_ylim()
+    shown = [tick for tick in axes.get_yticks() if low <= tick <= high]
+    assert shown
+    assert all(float(tick).is_integer() for tick in shown)
 
 
 def test_long_stretches_of_a_cluster_are_labelled_with_its_number(tmp_path: Path):
@@ -147,14 +175,11 @@ def test_a_timeline_of_many_rounds_has_bars_that_can_be_seen(tmp_path: Path):
     assert max(len(bars.x) for bars in found.first_panel.bars) == 30
     assert sum(found.first_panel.bars[0].height) == 300
     assert "A bar counts 10 rounds." in found.caption
-    first, *_, last = found.values.rows
-    assert (first[:2], last[:2], len(found.values.rows)) == (["1 to 10", 10], ["291 to 300", 10], 30)
-    assert 'data-note="data shifted&#10;round 1 to 10: 10"' in as_svg(found)
 
 
 def test_legends_have_the_names_of_true_clusters_in_the_partition_file(tmp_path: Path):
     run = made_run(tmp_path / "run")
 
     np.savez(run / "partition.npz", about=np.array(json.dumps({"cluster_names": ["north", "south"]})))
-    labels = {style.label for one in figures_of(read_run(run), "a", ACCURACY, 1) for style in one.styles.values()}
+    labels = {style.label for one in figures_of(read_run(run), "a", 1) for style in one.styles.values()}
     assert {"cluster 0 (true 0, north)", "cluster 1 (true 1, south)"} <= labels

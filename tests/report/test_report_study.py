@@ -55,12 +55,12 @@ def test_history_importance_and_front_of_a_study(tmp_path: Path):
     history = figures["history"].first_panel
     assert {points.name: len(points.x) for points in history.points} == {"finished": 10, "stopped": 1, "failed": 1}
     assert set(history.curves[0].y) == {0.9}
-    shares = [float(row[1]) for row in figures["importance"].values.rows]
-    assert figures["importance"].values.rows[-1][0] == "algorithm.eta_g"
-    assert sum(shares) == pytest.approx(1.0, abs=0.002)
-    front = figures["pareto"].values.rows
+    (shares,) = figures["importance"].first_panel.points
+    assert shares.notes[-1]["parameter"] == "algorithm.eta_g"
+    assert sum(shares.x) == pytest.approx(1.0, abs=0.002)
+    front = figures["pareto"].first_panel.points[0].notes
     # all trials are Pareto-optimal, since each costs less than the one before
-    assert [row[0] for row in front] == [f"{number:04d}" for number in range(9, -1, -1)]
+    assert [note["trial"] for note in front] == [f"{number:04d}" for number in range(9, -1, -1)]
     assert page.lines[0].startswith(f"12 trials, 10 of them finished. The best, 0000, has {METRIC} 0.9000: ")
 
 
@@ -95,9 +95,9 @@ def test_a_study_whose_best_was_not_trained_on_new_seeds_says_so(tmp_path: Path)
 
 def test_trials_are_listed_with_their_errors_escaped(tmp_path: Path):
     page = page_of(made_study(tmp_path / "study"))
-    trials = next(figure for figure in page.figures if figure.name.endswith("history")).values
-    assert len(trials.rows) == 12
-    assert trials.rows[-1][-1] == "<script>hacked = 1</script>"
+    trials = next(figure for figure in page.figures if figure.name.endswith("history")).first_panel.points
+    assert sum(len(dots.notes) for dots in trials) == 12
+    assert trials[-1].notes[-1]["error"] == "<script>hacked = 1</script>"
     texts = [block.text for section in page.sections for block in section.blocks if isinstance(block, Text)]
     assert texts[1] == "Failed: 0011: <script>hacked = 1</script>."
     assert "<script>hacked" not in as_html(page).decode()
@@ -196,7 +196,6 @@ def test_the_best_so_far_is_that_of_the_trials_that_ran_to_their_end(uneven: Pat
         METRIC: "0.9",
     }
     assert list(stopped.notes) == [note | values | {"error": None}]
-    assert {row[0]: row[1] for row in history.values.rows}["0003"] == "failed"
 
 
 def test_the_front_is_of_finished_trials_with_traffic_before_the_figure(uneven: Path):
@@ -207,14 +206,6 @@ def test_the_front_is_of_finished_trials_with_traffic_before_the_figure(uneven: 
         "finished": ([3.0], [0.5]),
         "Pareto front": ([1.0, 2.0], [0.625, 0.75]),
     }
-    assert list(front.values.head) == [
-        "trial", "status", "origin", "rounds", "traffic/mib", METRIC, "algorithm.eta_g", "algorithm.num_clusters"
-    ]  # fmt: skip
-    assert [list(row) for row in front.values.rows] == [
-        ["0004", "finished", "search", "6", "1", "0.625", "0.15", "2"],
-        ["0002", "finished", "search", "5", "2", "0.75", "0.1", "3"],
-        ["0000", "finished", "search", "4", "3", "0.5", "0.05", "2"],
-    ]
     assert front.alt == f"Scatter plot of 3 trials by traffic and {METRIC}; on the front: 0004, 0002."
 
 
@@ -240,9 +231,9 @@ def test_the_counts_and_the_table_of_the_trials_are_of_those_that_were_trained(u
         f"5 trials, 3 of them finished. The best, 0002, has {METRIC} 0.7500: "
         "algorithm.eta_g = 0.1, algorithm.num_clusters = 3."
     )
-    trials = drawn(uneven)["history"].values
-    (row,) = [row for row in trials.rows if row[0] == "0002"]
-    assert dict(zip(trials.head, row, strict=True)) == {
+    trials = [note for dots in drawn(uneven)["history"].first_panel.points for note in dots.notes]
+    (row,) = [note for note in trials if note["trial"] == "0002"]
+    assert row == {
         "trial": "0002",
         "status": "finished",
         "origin": "search",
@@ -312,12 +303,12 @@ def test_a_page_without_importance_says_how_many_trials_it_needs(tmp_path: Path)
 
 def test_importance_is_drawn_and_described_by_its_share(tmp_path: Path):
     found = drawn(made_study(tmp_path / "study"))["importance"]
-    shares = {row[0]: float(row[1]) for row in reversed(found.values.rows)}
+    (dots,) = found.first_panel.points
+    shares = {note["parameter"]: float(note["share"]) for note in reversed(dots.notes)}
     assert shares["algorithm.eta_g"] > shares["algorithm.num_clusters"]
     ticks = found.first_panel.y_ticks
     for line in found.first_panel.curves:
         assert list(line.x) == [0.0, pytest.approx(shares[ticks[line.y[0]]], abs=5e-4)]
-    (dots,) = found.first_panel.points
     assert {ticks[y]: x for x, y in zip(dots.x, dots.y, strict=True)} == pytest.approx(shares, abs=5e-4)
     listed = ", ".join(f"{key} {share:.2f}" for key, share in shares.items())
     assert found.alt == f"Dot plot of importance: {listed}."

@@ -12,12 +12,11 @@ from lit_cfl.cli.main import main
 from lit_cfl.data.partition_file import save_partition
 from lit_cfl.datamodules import ArrayData
 from lit_cfl.errors import InputError
-from lit_cfl.metric_names import METRICS
+from lit_cfl.pictures.run_files import read_run
 from lit_cfl.report import overview
 from lit_cfl.report.assemble import make_page
 from lit_cfl.report.blocks import Page, Table, Text
 from lit_cfl.report.over_rounds import means
-from lit_cfl.report.run_files import read_run
 from lit_cfl.report.sources import Group, kind_of, read_source, require_comparable
 from lit_cfl.scores import ACCURACY
 from lit_cfl.storage.config_file import write_config
@@ -174,27 +173,12 @@ def test_a_damaged_file_is_named_and_the_rest_is_shown(file: str, lost: str | No
     assert others <= names(page)
 
 
-def test_a_table_that_was_edited_after_the_end_is_shown_with_a_warning(tmp_path: Path):
-    run = made_run(tmp_path / "run")
-    write_table(run / "metrics.csv", METRICS, [metric_row(1, **{"test/weighted_accuracy": 0.75})])
-    page = page_of(run)
-    assert page.problems == [f"{run / 'metrics.csv'} was changed, damaged or lost since the run ended."]
-    assert results(page).rows[0][2] == "0.750"
-
-
 def test_a_table_of_somebody_elses_with_the_same_name_is_left_out_alone(tmp_path: Path):
     run = made_run(tmp_path / "run", over=False)
     write_table(run / "migrations.csv", ("round", "client", "why"), [{"round": 1, "client": 0, "why": "x"}])
     page = page_of(run)
     assert f"{run}: shifts cannot be drawn and is left out (KeyError: 'cluster_before')." in page.problems
     assert "cfl-splits" in names(page)
-
-
-@pytest.mark.parametrize("file", ["clusters.csv", "memberships.npz", "snapshots/1.npz", "environment.json"])
-def test_a_lost_file_of_a_finished_run_is_named(file: str, tmp_path: Path):
-    run = made_run(tmp_path / "run")
-    (run / file).unlink()
-    assert page_of(run).problems == [f"{run / file} was changed, damaged or lost since the run ended."]
 
 
 def test_a_row_with_words_in_place_of_numbers_is_left_out(tmp_path: Path):

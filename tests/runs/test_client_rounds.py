@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -14,10 +13,8 @@ from lit_cfl.datamodules import Digits
 from lit_cfl.errors import InputError, Interrupted
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.experiment import CheckpointPlan
-from lit_cfl.report.run_figures import figures_of
-from lit_cfl.report.run_files import read_run
 from lit_cfl.runs.run import RunCallbacks
-from lit_cfl.scores import ACCURACY, Score
+from lit_cfl.scores import Score
 from lit_cfl.storage import read_table
 
 ALWAYS = CheckpointPlan(every_seconds=0)
@@ -102,15 +99,3 @@ def test_counts_of_classes_need_the_file_and_the_accuracy():
         plan.require_possible([], (Score("mae"),), data)
     with pytest.raises(InputError, match="the data have no classes; leave class_counts out"):
         plan.require_possible([], (Score("mae"),), replace(data, examples=data.examples.without_labels()))
-
-
-def test_the_heat_map_has_a_row_a_client_and_a_column_a_round(tmp_path: Path):
-    path = run(experiment(), tmp_path / "run").path
-    (figure,) = [one for one in figures_of(read_run(path), "x", ACCURACY, 1) if one.name == "x-client-scores"]
-    values = figure.rows[0][0].matrix.values
-    table = pd.read_parquet(path / "client_rounds.parquet")
-    wide = table.pivot(index="client", columns="round", values="accuracy")
-    clients = [row[0] for row in figure.table.rows]
-    np.testing.assert_array_equal(values, wide.loc[clients].to_numpy())
-    last = wide.loc[clients, wide.columns[-1]]
-    assert [row[2] for row in figure.table.rows] == [f"{value:.4g}" for value in last]

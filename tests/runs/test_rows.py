@@ -164,7 +164,7 @@ def grown(path: Path, rows: int) -> CsvLog:
 
 def view(**tables: tuple[Path, int]) -> RoundView:
     nobody = np.empty(0)
-    return RoundView("A", ACCURACY, 3, False, dict, nobody, nobody, nobody, [], (Path(), 0), Path(), None, tables)
+    return RoundView(Path(), ACCURACY, False, dict, nobody, nobody, [], tables)
 
 
 def test_rows_that_come_later_are_not_seen(tmp_path: Path):

@@ -102,7 +102,7 @@ def test_checkpoint_holds_the_last_state_and_is_plain_data(finished: Path):
 def test_memberships_and_snapshot_agree_with_the_clients_file(finished: Path):
     arrays, snapshot = np.load(finished / "memberships.npz"), np.load(finished / "snapshots" / "1.npz")
     clients = read_table(finished / "clients.csv")
-    assert arrays["rounds"].tolist() == [1, 3]
+    assert arrays["rounds"].tolist() == [1, 2, 3]  # clients joined in round 2
     assert [-1 if row["cluster"] is None else row["cluster"] for row in clients] == arrays["cluster"][-1].tolist()
     assert [row["true_cluster"] for row in clients] == arrays["true_cluster"].tolist()
     assert snapshot["similarity"].shape == (8, 8)

@@ -77,7 +77,7 @@ def test_offline_files_hold_every_figure_of_metrics_csv(offline: Path):
 def test_pictures_and_tables_stand_in_the_entry_of_their_round(offline: Path):
     rows = logged(offline / "run")
     media = [{name.partition(".")[0] for name in row if "." in name} for row in rows]
-    drawn = {f"pictures/{name}" for name in ("curve", "similarity", "clients", "memberships", "histogram")}
+    drawn = {f"pictures/{name}" for name in ("curve", "similarity", "map", "memberships", "histogram")}
     assert media == [set(), set(), set(), {"clients/accuracy", "tables/clusters"} | drawn]
     files = folders(offline / "run")[0] / "files"
     for name in drawn:
@@ -337,8 +337,7 @@ def test_migrations_shifts_and_layers_are_shown_as_far_as_they_have_come(
                 table = shown(run, name, row)
                 assert table["columns"] == list(own[0])
                 assert table["data"] == [list(line.values()) for line in own if line["round"] <= row["round"]]
-    assert ("pictures/layers.path" in rows[-1] or "pictures/layers.path" in rows[4]) is ("layers" in names)
-    assert (run / "pictures" / "layers.png").exists() is ("layers" in names)
+    assert (run / "pictures" / "shifts.png").exists() is ("shift" in names)
 
 
 def test_nan_figures_are_left_out_and_names_arrive_unchanged(output: Path, tmp_path: Path):

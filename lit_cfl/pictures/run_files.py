@@ -1,4 +1,4 @@
-"""Reads the files of a run directory for reports; records unreadable files, and continues without them."""
+"""Reads the files of a run directory for figures; records unreadable files, and continues without them."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -14,18 +14,18 @@ import yaml
 from lit_cfl.data.npz import read_npz
 from lit_cfl.data.partition_file import read_about, true_clusters_in
 from lit_cfl.metric_names import TEXT_COLUMNS, Row
-from lit_cfl.pictures.colours import add_colours, match_colours
+from lit_cfl.pictures.colours import match_colours
 from lit_cfl.pictures.figure import finite_number
+from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.scores import Score, read_scores
 from lit_cfl.storage.config_file import OtherFormatError, stored_config
 from lit_cfl.storage.csv_log import read_table
-from lit_cfl.storage.digests import SUMS, find_changed, read_digests
+from lit_cfl.storage.digests import SUMS
 from lit_cfl.storage.lock import is_locked
 from lit_cfl.storage.yaml_files import parse_yaml
 
 _NUMBERS = ("metrics.csv", "clusters.csv")  # tables in which every column holds numbers
 _SNAPSHOT = ("clients", "similarity", "projection", "cluster", "true_cluster", "compared")
-_READ = (".csv", ".json", ".npz")  # files with a digest that are read here
 _T = TypeVar("_T")
 
 
@@ -37,23 +37,25 @@ class RunFiles:
         path: Run directory.
         config: Content of `config.yaml`; empty if it cannot be read.
         summary: Content of `summary.json`; None = the run has not finished, or the file is damaged.
-        rows: Rows of `metrics.csv`.
-        tables: Rows of the other tables by name, without `.csv`.
         environment: Content of `environment.json`.
-        running: True if a process is working on the run.
         over: True if the run has finished.
         problems: Sentences about missing or damaged files; more may be added while files are read.
+        latest: View of a run of this process, of which not all is in files; None = the files have all.
     """
 
     path: Path
     config: Mapping[str, Any]
     summary: Mapping[str, Any] | None
-    rows: Sequence[Row]
-    tables: Mapping[str, Sequence[Row]]
     environment: Mapping[str, Any]
-    running: bool
     over: bool
     problems: list[str] = field(default_factory=list)
+    latest: RoundView | None = None
+    _tables: dict[str, Sequence[Row]] = field(default_factory=dict)  # tables that were read, by name
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """The readable rows of `metrics.csv`."""
+        return self.table("metrics")
 
     @property
     def algorithm(self) -> str:
@@ -72,6 +74,11 @@ class RunFiles:
     def score(self) -> Score:
         """The task's main score."""
         return read_scores(self.summary or self.environment)[0]
+
+    @cached_property
+    def running(self) -> bool:
+        """Whether a process is working on the run."""
+        return not self.over and is_locked(self.path)
 
     @property
     def status(self) -> str:
@@ -100,8 +107,27 @@ class RunFiles:
         return None
 
     @cached_property
+    def last_snapshot(self) -> tuple[int, dict[str, np.ndarray]] | None:
+        """The round and the content of the last readable snapshot; None = there is none."""
+        found = ((number, self.snapshot(number)) for number in reversed(self.snapshots))
+        return next(((number, snapshot) for number, snapshot in found if snapshot is not None), None)
+
+    @cached_property
+    def final_scores(self) -> tuple[np.ndarray, np.ndarray]:
+        """Scores of the clients after the last round, nan = unknown, and their clusters, -1 = none."""
+        if self.latest is not None:
+            shown = slice(None) if self.latest.last and len(self.latest.values) else slice(0)
+            return self.latest.values[shown], self.latest.cluster[shown]
+        clients = [row for row in self.table("clients") if not row.get("newcomer")]
+        columns = [[finite_number(row.get(name)) for row in clients] for name in (self.score.name, "cluster")]
+        values, cluster = (np.array(column, dtype=float) for column in columns)
+        return values, np.nan_to_num(cluster, nan=-1).astype(int)
+
+    @cached_property
     def memberships(self) -> dict[str, np.ndarray] | None:
         """Memberships from `memberships.npz`, or from the checkpoint of an unfinished run; None = unknown."""
+        if self.latest is not None:
+            return self.latest.memberships()
         file = self.path / "memberships.npz"
         if file.exists():
             return attempt(self.problems, file, lambda: read_npz(file, required=("rounds", "cluster", "true_cluster")))
@@ -122,21 +148,15 @@ class RunFiles:
     @cached_property
     def match(self) -> dict[int, int]:
         """Colour number of each cluster, matched to the true clusters, for all of the run's figures."""
-        known = self.memberships
-        if known is None:
-            known = next(
-                (one for number in reversed(self.snapshots) if (one := self.snapshot(number)) is not None), None
-            )
-        found = {} if known is None else match_colours(known["cluster"], known["true_cluster"])
-        # clusters may exist only between two records of the memberships, or have only newcomers
-        rows = (*self.table("clusters"), *self.table("clients"))
-        return add_colours(
-            found, (int(row["cluster"]) for row in rows if finite_number(row.get("cluster")) is not None)
-        )
+        known = self.memberships or (self.last_snapshot or (0, None))[1]
+        return {} if known is None else match_colours(known["cluster"], known["true_cluster"])
 
     def table(self, name: str) -> Sequence[Row]:
-        """Returns the readable rows of a table; empty if there are none."""
-        return self.tables.get(name, ())
+        """Returns the readable rows of a table by its name without `.csv`; empty if there are none."""
+        if name not in self._tables:
+            file = self.path / f"{name}.csv"
+            self._tables[name] = _whole_rows(self.problems, file) if file.is_file() else ()
+        return self._tables[name]
 
 
 def attempt(problems: list[str], file: Path, read: Callable[[], _T]) -> _T | None:
@@ -162,29 +182,28 @@ def is_run(path: Path) -> bool:
     return any((path / name).is_file() for name in ("config.yaml", "metrics.csv", "summary.json"))
 
 
-def read_run(path: Path) -> RunFiles:
-    """Reads the files of one run. Raises OtherFormatError if it has another format."""
+def read_run(path: Path, latest: RoundView | None = None) -> RunFiles:
+    """Reads the files of one run. Raises OtherFormatError if it has another format.
+
+    Args:
+        path: Run directory.
+        latest: See `RunFiles`.
+    """
     problems: list[str] = []
     config = attempt(problems, path / "config.yaml", lambda: stored_config(path)) or {}
     if not (path / "config.yaml").exists():
         problems.append(f"{path / 'config.yaml'} is missing.")
     elif not config:  # the file was changed or cut off, but may still name the algorithm
         config = _read_config(path / "config.yaml")
-    files = ["metrics.csv", *sorted(file.name for file in path.glob("*.csv") if file.name != "metrics.csv")]
-    tables = {name[:-4]: _whole_rows(problems, path / name) for name in files if (path / name).is_file()}
     summary = _json(problems, path / "summary.json")
-    sums = read_digests(path)
-    over = sums is not None or (summary is not None and not (path / SUMS).exists())
-    for name in (
-        find_changed(path, [name for name in sums or () if name.endswith(_READ) and name != "partition.npz"]) or []
-    ):
-        problems.append(f"{path / name} was changed, damaged or lost since the run ended.")
-    rows = tables.pop("metrics", [])
-    if not rows:
-        problems.append(f"{path} has no round in metrics.csv.")
-    running = not over and is_locked(path)
+    over = (path / SUMS).exists() or summary is not None
     environment = _json(problems, path / "environment.json") or {}
-    return RunFiles(path, config, summary, rows, tables, environment, running, over, problems)
+    run = RunFiles(path, config, summary, environment, over, problems, latest)
+    if not run.rows:
+        problems.append(f"{path} has no round in metrics.csv.")
+    for file in sorted(path.glob("*.csv")) if latest is None else ():
+        run.table(file.stem)  # a page names each damaged table
+    return run
 
 
 def _read_config(file: Path) -> dict[str, Any]:
