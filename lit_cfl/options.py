@@ -100,8 +100,13 @@ def _find_remedy(value: Any, option: Field[Any], members: Sequence[Any]) -> str 
     if plain == [list]:
         return f"; give a list, such as [{_show(value)}]"
     near = suggest(value, words) if isinstance(value, str) else ""
-    taken = [*words, *(_NAMES[kind] for kind in plain)]
-    return f"{near}; give {' or '.join(filter(None, [', '.join(taken[:-1]), taken[-1]]))}"
+    return f"{near}; give {describe_types(words, plain)}"
+
+
+def describe_types(words: Sequence[Any], kinds: Sequence[Any]) -> str:
+    """Lists words and plain types that an option accepts: `auto, all or a whole number`."""
+    taken = [*map(str, words), *(_NAMES.get(kind, kind.__name__.lower()) for kind in kinds)]
+    return " or ".join(filter(None, [", ".join(taken[:-1]), *taken[-1:]]))
 
 
 def _is_one_of(value: Any, words: Sequence[Any]) -> bool:

@@ -12,8 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
+from lit_cfl.config.catalogue import config_files, config_path
 from lit_cfl.config.files import read_config
-from lit_cfl.config.named_configs import config_files, config_path
 from lit_cfl.config.parser import parse_run
 from lit_cfl.errors import InputError
 from lit_cfl.storage.config_file import as_yaml

@@ -7,11 +7,12 @@ from pathlib import Path
 from shlex import quote
 
 from lit_cfl.client_scores import score_clients
-from lit_cfl.config.option_tree import experiment_tree
+from lit_cfl.config.explain import guess_option, merge, option_names
 from lit_cfl.config.parser import parse_run
 from lit_cfl.data import FederatedData
 from lit_cfl.errors import InputError, LineParser, suggest
 from lit_cfl.evaluation import NAMES
+from lit_cfl.experiment import Experiment
 from lit_cfl.progress.console import new_console
 from lit_cfl.progress.tables import assignment_table, print_agreement, score_table
 from lit_cfl.runs.load_run import SavedRun, load_run
@@ -98,7 +99,8 @@ def _require_options_of_data(parser: LineParser, run: Path, words: Sequence[str]
     wrong = [word.partition("=")[0] for word in words if word.startswith("--") and not word.startswith("--data")]
     if not wrong:
         return
-    meant = experiment_tree([require_config(run)], words).guess_option(wrong[0].removeprefix("--"))
+    given = merge([require_config(run)], [])
+    meant = guess_option(wrong[0].removeprefix("--"), list(option_names(Experiment, given)))
     near = f" (did you mean --{meant}?)" if meant is not None and meant.startswith("data") else ""
     near = near or suggest(wrong[0], re.findall(r"--un\w+", parser.format_help()), cutoff=0.8)
     raise InputError(f"{wrong[0]} is not an option here{near}; only --data and --data.<option> are")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 from digits_experiment import timeless_rows
+from lit_cfl.cli.help_cache import show_help
 
 from lit_cfl.cli import main as command_line
-from lit_cfl.cli.help_cache import show_help
 from lit_cfl.cli.main import main
 from lit_cfl.storage.csv_log import read_table
 

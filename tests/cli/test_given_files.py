@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import yaml
+from lit_cfl.config.named_configs import config_files, copy_piped_configs
 
 from lit_cfl.cli.doctor import _cache
 from lit_cfl.cli.main import _with_home, main
 from lit_cfl.config import catalogue
 from lit_cfl.config.files import code_folders, read_config
-from lit_cfl.config.named_configs import config_files, copy_piped_configs
 from lit_cfl.config.parser import parse_run
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.storage.cache_folder import cache_folder
