@@ -10,7 +10,7 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from jsonargparse.typing import register_type
 
 from lit_cfl.config.catalogue import config_files, config_path, rename_configs
-from lit_cfl.config.explain import explain, options_of
+from lit_cfl.config.explain import explain, options_of, with_lists
 from lit_cfl.config.files import read_config, read_folders
 from lit_cfl.config.own_code import announce_classes, inside
 from lit_cfl.config.variants import base_config
@@ -177,7 +177,7 @@ def _with_recorded_study(arguments: Sequence[str], content: Mapping[str, Any] | 
 
 
 def _read(words: Sequence[str], contents: Sequence[Mapping[str, Any]], content: Mapping[str, Any] | None) -> Namespace:
-    parser = study_parser()
+    parser, words = study_parser(), with_lists(Study, contents, words)
     try:
         first = None if content is None else parser.parse_object(dict(content))
         return parser.parse_args(words, namespace=first)

@@ -164,6 +164,8 @@ def _run(words: list[str]) -> int:
             parser.parse_args(words or ["--help"])
             return 0
         return _command(words[0]).run([_with_home(word) for word in words[1:]])
+    except SystemExit as ended:  # a parser has printed its help
+        return ended.code if isinstance(ended.code, int) else 0
     except InputError as error:
         print(f"lit-cfl: error: {error}", file=sys.stderr)
         return 2

@@ -144,17 +144,17 @@ def _parser() -> argparse.ArgumentParser:
 def _entries(words: Sequence[str]) -> list[str]:
     """Splits lists such as `FedAvg,IFCA` and `[FedAvg, IFCA]`, except for commas in file names."""
     if words and words[0].startswith("[") and words[-1].endswith("]"):
-        return split_list(words)
+        return split_list(" ".join(words))
     found: list[str] = []
     for word in words:
         is_file = Path(word).is_file() or Path(word.partition("=")[2]).is_file()
-        found += [word] if is_file else split_list([word])
+        found += [word] if is_file else split_list(word)
     return found
 
 
 def _whole_numbers(words: Sequence[str]) -> list[int]:
     """Parses non-negative whole numbers; brackets and commas are allowed: `--seeds [0, 1]`."""
-    texts = split_list(words)
+    texts = split_list(" ".join(words))
     for text in texts:
         if not text.isdecimal():
             numbers = spell_range(text)

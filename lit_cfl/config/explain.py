@@ -1,6 +1,7 @@
 """Says in one line what is wrong with options that the parser refused. Called only then; walks the live classes."""
 
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,9 +16,9 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 import yaml
 
 from lit_cfl.config import catalogue
-from lit_cfl.config.words import FLAGS, as_list, given_options
+from lit_cfl.config.words import FLAGS, given_options, split_list
 from lit_cfl.errors import InputError, find_user_frame, is_installed, spell_range, suggest, write_point, write_space
-from lit_cfl.options import describe_types
+from lit_cfl.options import NAMES, join_words
 from lit_cfl.storage.yaml_files import parse_yaml
 
 _ELSEWHERE = {
@@ -38,6 +39,7 @@ _FROM_DATA = {
     "vocabulary": "vocabulary: int = 0",
 }  # arguments of nets that follow from the data, with their declarations
 _KEPT = "options of another class"  # key for those that were given before the class
+_BARE = re.compile(r"[\w./+-]+")  # matches entries of a list that need no quotes in YAML
 _SIMILAR = 0.65  # similarity from which one class name is taken for another
 _PLAIN = (int, float, bool, str, NoneType, Path)
 
@@ -70,7 +72,7 @@ def explain(
     known = options_of(root) | {name: Option(kind, False, True) for name, kind in own.items()}
     for name, value in given.items():
         if name not in known:
-            option = next(_flatten(name, value))[0]
+            option = next(_flatten(name, value), (name, None))[0]
             near = guess_option(option, [*option_names(root, given), *own])
             hint = write_space(name) or (f" (did you mean --{near}?)" if near else "")
             return f"there is no option {option!r}{hint}. See {command} --help"
@@ -86,19 +88,40 @@ def find_mistake(root: type, given: Mapping[str, Any]) -> str | None:
     return _mistake_in_options("", "", options_of(root), given)
 
 
-def require_types(root: type, contents: Iterable[Mapping[str, Any]], words: Sequence[str]) -> None:
-    """Raises InputError if an option on the command line has no type annotation, since its value would stay a text."""
-    given = merge(contents, words)
-    for option, _ in given_options(words):
-        kind, node = root, given
-        for part in _parts(option.removesuffix("+")):
-            owner, known, below = _below(kind, node)
-            found = known.get(part)
-            if found is None or not isinstance(below, Mapping):
-                break
-            if not found.typed:
-                raise InputError(_without_type(owner, part))
-            kind, node = found.kind, below.get(part)
+def with_lists(root: type, contents: Iterable[Mapping[str, Any]], words: Sequence[str]) -> list[str]:
+    """Writes the values of options that take a list as a list in YAML: `0 1`, `0,1` and `[0, 1]` are the same list.
+
+    Raises:
+        InputError: an option has no type annotation, so that its value would stay a text.
+    """
+    given, found = merge(contents, words), []
+    for word in words:
+        option, _, text = word.partition("=")
+        kinds = list(_members(_type_of(root, given, option.removeprefix("--"))))
+        literals = [one for kind in kinds for one in get_args(kind) if get_origin(kind) is Literal]
+        lists = [kind for kind in kinds if get_origin(kind) in (list, Sequence, tuple)]
+        others = [kind for kind in kinds if kind not in (*lists, NoneType) and get_origin(kind) is not Literal]
+        several = " " in text or not others
+        if lists and several and text not in ("null", "~", *literals) and not text.startswith(("[", "{")):
+            is_text = get_args(lists[0])[0] is str
+            entries = [json.dumps(one) if is_text or not _BARE.fullmatch(one) else one for one in split_list(text)]
+            word = f"{option}=[{', '.join(entries)}]"
+        found.append(word)
+    return found
+
+
+def _type_of(root: type, given: Any, option: str) -> Any:
+    """Returns the type of an option of a class or of the classes chosen below it; None if there is no such option."""
+    kind: Any = root
+    for part in _parts(option):
+        owner, known, given = _below(kind, given)
+        found = known.get(part)
+        if found is None:
+            return None
+        if not found.typed:
+            raise InputError(_without_type(owner, part))
+        kind, given = found.kind, given.get(part) if isinstance(given, Mapping) else None
+    return kind
 
 
 def merge(contents: Iterable[Mapping[str, Any]], words: Sequence[str]) -> dict[str, Any]:
@@ -116,18 +139,18 @@ def merge(contents: Iterable[Mapping[str, Any]], words: Sequence[str]) -> dict[s
 
 
 def _read_typed(text: str) -> Any:
-    """Reads a mapping or a list, or a YAML file of options, from the command line; other texts are `Typed`."""
+    """Reads a class with its arguments, or a YAML file of options, from the command line; other texts are `Typed`."""
     with suppress(yaml.YAMLError, OSError, ValueError):
         is_file = text.endswith((".yaml", ".yml", ".json")) and Path(text).is_file()
         found = parse_yaml(Path(text).read_text("utf-8") if is_file else text)
-        if isinstance(found, (dict, list)):
+        if isinstance(found, dict) and (not found or is_file or not {"class_path", "init_args"}.isdisjoint(found)):
             return found
     return Typed(text)
 
 
 def _flatten(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yields the options in a part of a file with their dotted names; a class comes before its arguments."""
-    if not isinstance(value, dict) or not value or not set(value).isdisjoint({"dict_kwargs"}):
+    if not isinstance(value, dict) or "dict_kwargs" in value:
         yield path, value
         return
     if "class_path" in value:
@@ -144,6 +167,8 @@ def _put(node: dict[str, Any], option: str, value: Any) -> None:
     *above, last = _parts(option)
     for part in above:
         below = node.get(part)
+        if isinstance(below, Typed) and below.startswith("{"):
+            below = parse_yaml(str(below))
         below = {"class_path": below} if isinstance(below, str) else below
         node[part] = below = below if isinstance(below, dict) else {}
         if "class_path" in below:
@@ -223,33 +248,30 @@ def _below(kind: Any, given: Any) -> tuple[str, dict[str, Option], Any]:
     return "", {}, None
 
 
-def _mistake(path: str, value: Any, wanted: Any) -> str | None:
+def _mistake(path: str, given: Any, wanted: Any) -> str | None:
     """Describes why a value does not fit a type; None if it does."""
-    kinds = list(_members(wanted))
+    kinds, value = list(_members(wanted)), given
     words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
-    shown = str(value)
-    if Any in kinds or (isinstance(value, Typed) and (str in kinds or value in words)):
+    if Any in kinds or (isinstance(given, Typed) and (str in kinds or given in words)):
         return None
-    if isinstance(value, Typed):
+    if isinstance(given, Typed) and given:
         with suppress(yaml.YAMLError):
-            value = parse_yaml(shown) if shown else shown
+            value = parse_yaml(str(given))
     if value is None:
         return None if NoneType in kinds else f"{path} is null; give {_in_words(path, kinds)}, or leave it out"
     found = [_why_not(path, value, kind) for kind in kinds if kind is not NoneType]
     if None in found:
         return None
-    plain = words or any(kind in (int, float, bool) for kind in kinds)
-    if isinstance(value, (dict, list)) or not plain:
+    whole = isinstance(value, (dict, list))
+    if whole or not (words or any(kind in (int, float, bool) for kind in kinds)):
         for why in filter(None, found):
             return why
-    if str in kinds and not isinstance(value, (dict, list)):
-        return f"{path} is {value!r}, which is not text; write it in quotes: '{value}'"
-    if float in kinds and (point := write_point(shown)):
-        return f"{path} is {value!r}{point}"
-    if space := write_space(shown):
-        return f"{path} is {value!r}{space}"
+    shown = repr(str(given) if isinstance(given, Typed) else given)
+    if str in kinds and not whole:
+        return f"{path} is {shown}, which is not text; write it in quotes: '{value}'"
+    hint = (write_point(str(given)) if float in kinds else "") or write_space(str(given))
     near = suggest(value, words) if isinstance(value, str) else ""
-    return f"{path} is {value!r}{near}; give {_in_words(path, kinds)}"
+    return f"{path} is {shown}{hint or f'{near}; give {_in_words(path, kinds)}'}"
 
 
 def _why_not(path: str, value: Any, kind: Any) -> str | None:
@@ -262,17 +284,16 @@ def _why_not(path: str, value: Any, kind: Any) -> str | None:
     if origin in (dict, Mapping):
         if not isinstance(value, dict):
             return ""
-        return next(filter(None, (_mistake_in_item(path, *item, inner[-1]) for item in value.items())), None)
+        return next(filter(None, (_mistake(f"{path}.{name}", one, inner[-1]) for name, one in value.items())), None)
     base, placed = _base_of(kind)
     if base is not None:
         return "" if isinstance(value, list) else _mistake_in_class(path, value, base, placed)
     if is_dataclass(kind):
         return _mistake_in_options(path, path, options_of(kind), value) if isinstance(value, dict) else ""
     if kind is float:
-        with suppress(TypeError, ValueError):  # YAML reads 1e-3 as text, and the parser as a number
-            is_word = str(value).lstrip("+-").lower() in ("nan", "inf", "infinity") and isinstance(value, str)
-            return None if not isinstance(value, bool) and not is_word and float(value) is not None else ""
-        return ""
+        if isinstance(value, str) and not re.fullmatch(r"[-+\d._]+[eE][-+]?\d+", value):  # a text for YAML alone
+            return ""
+        return None if isinstance(value, (int, float, str)) and not isinstance(value, bool) else ""
     if kind in (int, bool):
         return None if type(value) is kind else ""
     return None if isinstance(value, str if kind is Path else origin or kind) else ""
@@ -287,16 +308,10 @@ def _mistake_in_list(path: str, value: Any, inner: Sequence[Any]) -> str | None:
         return ""
     found = _mistake(path, value, inner[0])
     if found is None:
-        return f"{path} is {value!r}; give a list, such as {as_list([str(value)])}"
+        return f"{path} is {value!r}; give a list, such as {[value]}"
     if numbers := spell_range(str(value)):
         return f"{path} is {value!r}; write --{path} {numbers}"
     return found if _base_of(inner[0])[0] else f"{path} is {value!r}; give a list of {_in_words(path, inner)} each"
-
-
-def _mistake_in_item(path: str, name: Any, value: Any, wanted: Any) -> str | None:
-    if value is None and (space := write_space(str(name))):
-        return f"{path}: {name!r} has no value{space}"
-    return _mistake(f"{path}.{name}", value, wanted)
 
 
 def _mistake_in_class(path: str, value: Any, base: Any, placed: int) -> str | None:
@@ -320,6 +335,7 @@ def _mistake_in_class(path: str, value: Any, base: Any, placed: int) -> str | No
     known = options_of(kind, placed)
     if isinstance(value, dict):
         given = {option: part for option, part in value.get(_KEPT, {}).items() if option in known} | given
+    given = {option: _as_in_a_class(part) for option, part in given.items()}
     for option in known:
         if known[option].required and not known[option].typed:
             return f"{path}: {_without_type(f'{kind.__module__}.{kind.__name__}', option)}"
@@ -329,6 +345,14 @@ def _mistake_in_class(path: str, value: Any, base: Any, placed: int) -> str | No
     if from_data := [_FROM_DATA[option] for option in missing if option in _FROM_DATA]:
         return f"{path}: {name} needs {', '.join(missing)}; to take values from the data, write {', '.join(from_data)}"
     return f"{path}: {name} needs {', '.join(missing)}; give it under init_args" if missing else None
+
+
+def _as_in_a_class(value: Any) -> Any:
+    """Returns the list, mapping or null that a text is for the parser, even if an option of a class takes a text."""
+    with suppress(yaml.YAMLError):
+        parsed = parse_yaml(str(value)) if isinstance(value, Typed) and value else value
+        return parsed if parsed is None or isinstance(parsed, (dict, list)) else value
+    return value
 
 
 def _mistake_in_options(
@@ -404,11 +428,10 @@ def find_class(path: str, name: str, base: Any) -> Any:
         near = suggest(last, known, _SIMILAR) if module.partition(".")[0] in sys.modules else ""
         raise InputError(f"{path}: {name!r}: {_failed_import(module, error)}{near}") from error
     if found is None:
-        hidden = next((file for folder in sys.path if (file := Path(folder, f"{module}.py")).is_file()), None)
-        if hidden is not None and hidden.resolve() != Path(str(sys.modules[module].__file__)).resolve():
-            raise InputError(
-                f"{path}: {name!r} is in an installed module, which hides {hidden}; give that another name"
-            )
+        files = [Path(folder, f"{module}.py") for folder in sys.path]
+        own = [file for file in files if file.is_file() and not is_installed(file)]
+        if own and is_installed(str(sys.modules[module].__file__)):
+            raise InputError(f"{path}: {name!r} is in an installed module, which hides {own[0]}; rename that file")
         near = suggest(last, [one for one, part in vars(sys.modules[module]).items() if inspect.isclass(part)])
         raise InputError(f"{path}: {name!r} cannot be found: {module} has no class {last!r}{near}")
     if inspect.isclass(found) and not issubclass(found, base):
@@ -451,20 +474,19 @@ def _members(wanted: Any) -> Iterator[Any]:
 
 
 def _in_words(path: str, kinds: Sequence[Any]) -> str:
-    """Lists the types of an option in words; leaves out classes if other types are possible."""
-    found = []
+    """Lists the types of an option in words; leaves out classes if plain values are possible."""
+    words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
+    plain = [kind for kind in kinds if kind in _PLAIN and kind is not NoneType]
+    others = []
     for kind in kinds:
         base = _base_of(kind)[0]
         if get_origin(kind) in (list, tuple, Sequence):
-            found.append("a list")
+            others.append("a list")
         elif get_origin(kind) in (dict, Mapping):
-            found.append("a mapping such as {name: value}")
-        elif base is not None:
-            names = ", ".join(known_classes(base))
-            found.append(f"one of {names}" if names else f"a class of {base.__name__}")
-        elif is_dataclass(kind):
-            found.append(f"its options, such as {path}.{next(iter(options_of(kind)))}")
-    words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
-    plain = [kind for kind in kinds if kind in _PLAIN and kind is not NoneType]
+            others.append("a mapping such as {name: value}")
+        elif base is not None and not plain:
+            others.append(f"one of {', '.join(known_classes(base))}")
+        elif base is None and is_dataclass(kind):
+            others.append(f"its options, such as {path}.{next(iter(options_of(kind)))}")
     null = ["null"] if NoneType in kinds else []
-    return " or ".join([*filter(None, [describe_types(words, plain)]), *found, *null])
+    return join_words([*words, *(NAMES[kind] for kind in plain if kind in NAMES), *others, *null])

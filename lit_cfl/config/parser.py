@@ -1,6 +1,5 @@
 """Builds an Experiment from a YAML file and command-line options."""
 
-import re
 from argparse import SUPPRESS
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,15 +15,22 @@ from lightning import LightningModule
 
 from lit_cfl.config import catalogue
 from lit_cfl.config.build import GROUPS, ConfiguredExperiment, build_experiment, instantiate, require_values
-from lit_cfl.config.explain import describe_import_error, explain, options_of, require_types
-from lit_cfl.config.files import append_to_path, code_folders, read_config, with_absolute_paths, with_recorded_config
+from lit_cfl.config.explain import describe_import_error, explain, options_of, with_lists
+from lit_cfl.config.files import (
+    LOGGER_PATHS,
+    append_to_path,
+    code_folders,
+    read_config,
+    with_absolute_paths,
+    with_recorded_config,
+)
 from lit_cfl.config.own_code import announce_own_code, no_code_from
 from lit_cfl.config.words import arrange, given_options
 from lit_cfl.datamodules.federated import FederatedDataModule
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.experiment import Experiment
 from lit_cfl.storage.config_file import stored_config
-from lit_cfl.storage.given_paths import resolve_directory
+from lit_cfl.storage.given_paths import expand_home, resolve_directory
 from lit_cfl.storage.yaml_files import parse_yaml
 
 _OF_RUN = ("resume", "run_dir", "new_plan", "tiny", "dry-run", "quiet", "json")  # options of a command that trains
@@ -65,27 +71,6 @@ class DataRequest:
     out: str | None
 
 
-class CommandParser(ArgumentParser):
-    """Parser of a command's options.
-
-    For the help of a class (`--data.help ArrayData`) jsonargparse makes another parser of this class, whose usage then
-    names the command and the class.
-    """
-
-    _command = "lit-cfl run"  # command whose options were parsed last
-
-    def __init__(self, *positional: Any, prog: str | None = None, description: str | None = None, **options: Any):
-        of = re.fullmatch(r"Help for (--\w+)\.help=(?:.*\.)?(\w+)", description or "")
-        if prog is None and of is not None:
-            prog = f"{CommandParser._command} {of[1]} {of[2]}"
-        super().__init__(*positional, prog=prog, description=description, **options)
-
-    def parse_args(self, *positional: Any, **options: Any) -> Namespace:  # type: ignore[override]  # whatever jsonargparse takes
-        if self.prog.startswith("lit-cfl "):  # otherwise this parser prints the help text of a class
-            CommandParser._command = self.prog
-        return super().parse_args(*positional, **options)
-
-
 @cache
 def experiment_parser(prog: str) -> ArgumentParser:
     """Returns the parser of all experiment options, built once per process."""
@@ -100,7 +85,7 @@ def _new_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
         ignored: Options of an experiment that may have any value or be missing, as the command trains nothing; the
             help does not list them.
     """
-    parser = CommandParser(
+    parser = ArgumentParser(
         prog=prog,
         exit_on_error=False,
         allow_abbrev=False,
@@ -218,8 +203,10 @@ def _read(
         if not word.startswith("-"):
             raise InputError(_describe_lone_word(word))
     _require_one_choice_of_seeds(contents, words)
+    words = with_lists(Experiment, contents, words)
     try:
         read = parser.parse_args(words, defaults=defaults)
+        _put_home_into_loggers(read)
         require_values(parser, read, [] if ignored else GROUPS)
         if defaults and read.task is None and "task" not in ignored:  # the parser asks for no task
             raise ArgumentError(None, "no task is given")
@@ -228,8 +215,17 @@ def _read(
         with suppress(Exception):  # inspecting a user's class, too
             found = explain(Experiment, contents, words, _OF_COMMAND | dict.fromkeys(ignored, Any), parser.prog)
         raise InputError(found or describe_import_error(error) or " ".join(str(error).split())) from error
-    require_types(Experiment, contents, words)
     return read
+
+
+def _put_home_into_loggers(read: Namespace) -> None:
+    """Replaces `~` in the folders of loggers, most of which would create a folder named `~`."""
+    tracking = read.get("tracking")
+    for logger in (tracking.get("loggers") if isinstance(tracking, Namespace) else None) or []:
+        given = logger.get("init_args") if isinstance(logger, Namespace) else None
+        for name in LOGGER_PATHS:
+            if isinstance(given, Namespace) and str(given.get(name)).startswith("~"):
+                given[name] = str(expand_home(given[name]))
 
 
 def _describe_lone_word(word: str) -> str:

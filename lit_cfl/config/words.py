@@ -1,6 +1,5 @@
 """The words of a command line: each value joined to its option, and configuration files first."""
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 
@@ -8,7 +7,6 @@ from lit_cfl.errors import InputError
 
 FLAGS = ("new_plan", "tiny", "dry-run", "quiet", "json")  # options without a value
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*)?\.?\d*([eE][-+]?\d+)?|[-+]?\.?(inf|nan)", re.IGNORECASE)
-_PLAIN = re.compile(r"[\w./+-]+")
 
 
 def require_words(words: object) -> None:
@@ -21,7 +19,7 @@ def arrange(words: Sequence[str]) -> list[str]:
     """Joins each option and its value, as in `--rounds=3`, and moves `--config` before all other options.
 
     The parser would otherwise take `-1e-3` for an option, and replace options by the values of a later file. Several
-    values are a list: `--seeds 0 1 2` becomes `--seeds=[0, 1, 2]`.
+    values stay separated by spaces: `--seeds 0 1 2` becomes `--seeds=0 1 2`.
     """
     found: list[str] = []
     rest = list(words)
@@ -32,7 +30,7 @@ def arrange(words: Sequence[str]) -> list[str]:
             most = 1 if word == "--config" else len(rest)
             while rest and len(values) < most and is_value(rest[0]):
                 values.append(rest.pop(0))
-        found.append(f"{word}={values[0] if len(values) == 1 else as_list(values)}" if values else word)
+        found.append(f"{word}={' '.join(values)}" if values else word)
     return sorted(found, key=lambda word: not word.startswith("--config="))
 
 
@@ -50,16 +48,9 @@ def given_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield option, value
 
 
-def split_list(words: Sequence[str]) -> list[str]:
+def split_list(text: str) -> list[str]:
     """Splits `0 1 2`, `0,1,2` and `[0, 1, 2]` into their entries."""
-    text = " ".join(words).strip()
+    text = text.strip()
     if text.startswith("[") and text.endswith("]"):  # brackets inside belong to an entry, as in linear[-1]
         text = text[1:-1]
     return [entry for entry in re.split(r"[\s,]+", text) if entry]
-
-
-def as_list(values: Sequence[str]) -> str:
-    """Writes words as a list in YAML: `[0, 1]`; a list that a shell has split stays as it is."""
-    if values[0].startswith(("[", "{")):
-        return " ".join(values)
-    return f"[{', '.join(value if _PLAIN.fullmatch(value) else json.dumps(value) for value in values)}]"

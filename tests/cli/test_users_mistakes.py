@@ -88,7 +88,7 @@ run own/new.csv => own/new.csv | --data.source own/new.csv
 run patients.yaml => patients.yaml | --config patients.yaml
 data MNIST => MNIST | --data MNIST
 run 7 => 7 | --config
-run --config quickstart --rounds 3 4 => rounds | [3, 4] | whole number
+run --config quickstart --rounds 3 4 => rounds | '3 4' | whole number
 
 # names of options
 run --config quickstart --cohort_siz 3 => cohort_siz | --cohort_size
@@ -206,15 +206,15 @@ RUN --engine fast => engine | fast | loop
 RUN --evaluation.clients some => evaluation.clients | some | assigned | whole number
 RUN --local.batch_size ful => local.batch_size | ful | full
 RUN --evaluation.per_client maybe => evaluation.per_client | maybe | True
-RUN --seed [1,2] => seed | [1, 2] | whole number
+RUN --seed [1,2] => seed | [1,2] | whole number
 RUN --seeds 0-2 => seeds | 0-2 | --seeds 0 1 2
 RUN --seeds x => seeds | x | whole number
-RUN --baseline [FedAvg,IFCA] => baseline | ['FedAvg', 'IFCA'] | FedProx
+RUN --baseline [FedAvg,IFCA] => baseline | [FedAvg,IFCA] | FedProx
 RUN --tracking.loggers my.Logger => my | my.py => tracking.loggers | my.Logger | my.py
 RUN --tracking.loggers TensorBord => tracking.loggers | TensorBord | TensorBoardLogger
 RUN --local 5 => local | 5 | local.epochs
-RUN --seeds '{a: 1}' => seeds | {'a': 1} | list
-RUN --tracking.loggers '{a: 1}' => tracking.loggers | {'a': 1} | list
+RUN --seeds '{a: 1}' => seeds | {a: 1} | list
+RUN --tracking.loggers '{a: 1}' => tracking.loggers | {a: 1} | list
 RUN --config rotations.yaml => data.rotations | 90 | [90]
 RUN --evaluation.fine_tune 3 => evaluation.fine_tune | 3 | null
 RUN --config colon.yaml => local | epochs:5 | epochs: 5
@@ -268,7 +268,7 @@ RUN --task.net mine_net.Whole --task.net.layer Flaten => task.net.layer | Flaten
 RUN --task.net VGG16 => [1, 8, 8] | 32 x 32 | MLP => task.net | VGG16 | [1, 8, 8] | 32 x 32
 RUN --task.net torch.nn.Sequential --task.net.args [] => Sequential | args | class
 RUN --algorithm mine_algorithm.Needs => mine_algorithm.Needs | strength | init_args
-RUN --algorithm datasets.Mine => datasets.Mine | datasets.py | name
+RUN --algorithm datasets.Mine => datasets.Mine | datasets.py | rename
 RUN --data my/own.csv => data | my/own.csv | --data.source
 RUN --data own.npz => data | own.npz | --data.source
 run --data Digits --task Classification --config no_class.yaml => algorithm | class_path \
@@ -316,8 +316,8 @@ RUN --evaluation.clients 100 => evaluation.clients | 100 | 40
 RUN --data.num_clients 1798 => 1798 | 1797 => data.num_clients | 1798 | 1797
 RUN --evaluation.class_counts true => evaluation.class_counts | evaluation.per_client
 RUN --engine stack --plan.engine loop => engine | stack | plan.engine | loop
-RUN --personal [nothere] => nothere | net.fc1 => personal | nothere | net.fc1
-RUN --shared [nothere] => nothere | net.fc1 => shared | nothere | net.fc1
+RUN --personal nothere => nothere | net.fc1 => personal | nothere | net.fc1
+RUN --shared nothere => nothere | net.fc1 => shared | nothere | net.fc1
 RUN --task Regression => Regression | classes | Classification => task | Regression | classes | Classification
 RUN --stop.metric test/accuracy => test/accuracy | val/accuracy => stop.metric | test/accuracy | val/accuracy
 RUN --stop.metric val/weighted_acuracy => val/weighted_acuracy | val/weighted_accuracy \
@@ -325,7 +325,7 @@ RUN --stop.metric val/weighted_acuracy => val/weighted_acuracy | val/weighted_ac
 RUN --data.validation 0 --stop.target 0.9 => stop.metric | val/weighted_accuracy | validation
 RUN --stop.target 90 --data.validation 0.2 => stop.target | 90 | 0.9
 RUN --stop.metric val/tuned_accuracy => stop.metric | val/tuned_accuracy | evaluation.fine_tune
-RUN --server SGD --server.lr 1 --shared '["linear[0]"]' => server | shared | one
+RUN --server SGD --server.lr 1 --shared linear[0] => server | shared | one
 RUN --algorithm FedEM --evaluation.fine_tune.length 1 => evaluation.fine_tune | FedEM | fine_tune
 RUN --task.optimizer.lr 1e38 => round 1 | diverged
 RUN --data.partition Dirichlet => num_clients | 40 | partition => data.num_clients | 40 | data.partition
@@ -454,7 +454,7 @@ TUNE --scheduler '{class_path: ASHAScheduler, init_args: {grace_period: 1}}' \
     => scheduler | grace_period | 1 | 4
 TUNE --ray.address ray://127.0.0.1:1 => ray://127.0.0.1:1 | lit-cfl launch
 TUNE --points 3 => points | 3 | algorithm.eta_g
-TUNE --points '{a: 1}' => points | {'a': 1} | list
+TUNE --points '{a: 1}' => points | {a: 1} | list
 TUNE --points '[{algorithm.eta_g: 0.1}]' => points | 1 | algorithm.num_clusters
 TUNE --points '[{algorithm.eta_g: 0.4, algorithm.num_clusters: 2}]' => points | algorithm.eta_g | 0.4 | 0.3
 TUNE --points '[{algorithm.eta_g: 0.1, algorithm.num_cluster: 2}]' \

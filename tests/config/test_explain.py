@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 from lit_cfl.config import catalogue
 from lit_cfl.config.build import require_values
 from lit_cfl.config.explain import (
-    Option,
     Typed,
     explain,
     find_mistake,
@@ -25,13 +24,12 @@ from lit_cfl.config.explain import (
     merge,
     option_names,
     options_of,
+    with_lists,
 )
 from lit_cfl.config.files import read_config
 from lit_cfl.config.parser import _OF_COMMAND, _read, experiment_parser
 from lit_cfl.config.words import arrange
 from lit_cfl.experiment import Experiment
-from torch.optim import Optimizer
-
 from lit_cfl.nets import MLP, Net
 
 
@@ -160,17 +158,13 @@ def own(**more: Any) -> dict[str, Any]:
         ({"optimizer": "torch.optim.SDG"}, "optimizer: 'torch.optim.SDG' cannot be found: torch.optim has no class"),
         ({"optimizer": "torch.optm.SGD"}, "optimizer: 'torch.optm.SGD': there is no module 'torch.optm' (did you mean"),
         ({"names": ["a", None]}, "names[1] is null; give text, or leave it out"),
-        ({"names": "a"}, "names is 'a'; give a list, such as [a]"),
-        ({"names": "linear[-1]"}, "names is 'linear[-1]'; give a list, such as [\"linear[-1]\"]"),
+        ({"names": "a"}, "names is 'a'; give a list, such as ['a']"),
         ({"sizes": [1, "b"]}, "sizes[1] is 'b'; give a whole number"),
         ({"sizes": Typed("b")}, "sizes is 'b'; give a list of a whole number each"),
         ({"sizes": Typed("0-2")}, "sizes is '0-2'; write --sizes 0 1 2"),
         ({"sizes": None, "group": None, "anything": object()}, None),
         ({"columns": {"y": "state", "client": "hive"}}, None),
-        (
-            {"columns": {"y:state": None, "client:hive": None}},
-            "columns: 'y:state' has no value; write a space after the colon: y: state",
-        ),
+        ({"columns": {"y:state": None}}, "columns.y:state is null; give text, or leave it out"),
         ({"columns": {"x": ["light", "ec"]}}, "columns.x is ['light', 'ec']; give text"),
         ({"columns": {"y": 3}}, "columns.y is 3, which is not text; write it in quotes: '3'"),
         ({"columns": "state"}, "columns is 'state'; give a mapping such as {name: value}"),
@@ -198,7 +192,7 @@ def test_what_does_not_fit_is_named(given: dict[str, Any], said: str | None):
         (["--a={class_path: A, init_args: {y: 5}}"], {"a": {"class_path": "A", "init_args": {"y": 5}}, "g": {"n": 1}}),
         (["--a.init_args.y=5"], {"a": {"class_path": "A", "init_args": {"y": "5"}}, "g": {"n": 1}}),
         (["--b.help=B"], {"a": {"class_path": "A", "init_args": {"y": 2}}, "g": {"n": 1}, "b": "B"}),
-        (["--g.m=[1, 2]"], {"a": {"class_path": "A", "init_args": {"y": 2}}, "g": {"n": 1, "m": [1, 2]}}),
+        (["--g.m=[1, 2]"], {"a": {"class_path": "A", "init_args": {"y": 2}}, "g": {"n": 1, "m": "[1, 2]"}}),
         (["--g=group.yaml"], {"a": {"class_path": "A", "init_args": {"y": 2}}, "g": {"n": 7}}),
         (["--g=null"], {"a": {"class_path": "A", "init_args": {"y": 2}}, "g": "null"}),
         (["--tiny", "--config=x"], {"a": {"class_path": "A", "init_args": {"y": 2}}, "g": {"n": 1}}),
@@ -247,12 +241,11 @@ def test_the_option_that_was_meant_is_named(option: str, meant: str | None):
 @pytest.mark.parametrize(
     ("words", "arranged"),
     [
-        (["--seeds", "0", "1", "2"], ["--seeds=[0, 1, 2]"]),
+        (["--seeds", "0", "1", "2"], ["--seeds=0 1 2"]),
         (["--seeds", "[0,", "1]"], ["--seeds=[0, 1]"]),
         (["--seeds=0"], ["--seeds=0"]),
         (["--algorithm.eta_g", "-1e-3", "--tiny"], ["--algorithm.eta_g=-1e-3", "--tiny"]),
         (["--rounds", "-3", "--x", "-.inf"], ["--rounds=-3", "--x=-.inf"]),
-        (["--personal", "linear[-1]", "conv[*]"], ['--personal=["linear[-1]", "conv[*]"]']),
         (["--tiny", "word", "--a", "1", "--config", "x", "y"], ["--config=x", "--tiny", "word", "--a=1", "y"]),
     ],
 )
@@ -261,6 +254,32 @@ def test_values_are_joined_to_their_options_and_files_come_first(words: list[str
 
 
 QUICK = read_config(catalogue.configs()["quickstart"])
+LISTS = [
+    (["--seeds=0 1 2"], ["--seeds=[0, 1, 2]"]),
+    (["--seeds=0,1,2"], ["--seeds=[0, 1, 2]"]),
+    (["--seeds=4"], ["--seeds=[4]"]),
+    (["--seeds=[0, 1]"], ["--seeds=[0, 1]"]),
+    (["--data.rotations=0 90"], ["--data.rotations=[0, 90]"]),
+    (["--data.rotations=null"], ["--data.rotations=null"]),
+    (["--data.skew=Rotations"], ["--data.skew=Rotations"]),
+    (["--data.skew=Rotations Scalings"], ["--data.skew=[Rotations, Scalings]"]),
+    (["--pictures.formats=png"], ["--pictures.formats=[png]"]),
+    (["--tracking.tags=on 1"], ['--tracking.tags=["on", "1"]']),  # texts stay texts
+    (["--task.kernel_l2_layers=a*"], ["--task.kernel_l2_layers=a*"]),  # a single text is a list of one
+    (
+        ["--task.optimizer=Adam", "--task.optimizer.betas=0.9 1"],
+        ["--task.optimizer=Adam", "--task.optimizer.betas=[0.9, 1]"],
+    ),
+    (["--personal=linear[-1] conv[*]"], ['--personal=["linear[-1]", "conv[*]"]']),
+    (["--personal=bn1,linear[-1]"], ['--personal=["bn1", "linear[-1]"]']),
+    (["--rounds=3 4", "--name=a,b"], ["--rounds=3 4", "--name=a,b"]),
+    (["--algorithm=LayerCFL", "--algorithm.layers=auto"], ["--algorithm=LayerCFL", "--algorithm.layers=auto"]),
+]
+
+
+@pytest.mark.parametrize(("words", "written"), LISTS)
+def test_a_list_may_be_typed_in_three_ways(words: list[str], written: list[str]):
+    assert with_lists(Experiment, [QUICK], words) == written
 
 
 @pytest.mark.parametrize("name", [name for name in catalogue.configs() if not name.startswith("tune/")])
@@ -289,39 +308,9 @@ class Holder:
     def __init__(self, it: Net) -> None: ...
 
 
-TEXTS = (
-    "3",
-    "0",
-    "-1",
-    "0.5",
-    "1e-3",
-    ".5",
-    "null",
-    "true",
-    "True",
-    "no",
-    "x",
-    "auto",
-    "[1, 2]",
-    "[a]",
-    "[]",
-    "{a: 1}",
-)
-TEXTS += (
-    "nan",
-    ".inf",
-    "1_000",
-    "0x1F",
-    "'3'",
-    "",
-    "~",
-    "2024-01-01",
-    "[[1, 2], [3]]",
-    "[0.5, null]",
-    "a,b",
-    "1 2",
-    "on",
-)
+TEXTS = ("3", "0", "-1", "0.5", "1e-3", ".5", "null", "true", "True", "no", "on", "x", "auto", "a,b", "1 2", "", "~")
+TEXTS += ("nan", ".inf", "1_000", "0x1F", "'3'", "2024-01-01", "[1, 2]", "[a]", "[]", "[[1, 2], [3]]", "[0.5, null]")
+TEXTS += ("{a: 1}", "{}", "[a", "{epochs: 2}")
 
 
 def drawn_words(rng: np.random.Generator) -> list[str]:
@@ -334,9 +323,13 @@ def drawn_words(rng: np.random.Generator) -> list[str]:
         if rng.random() < 0.15:
             words.append(f"--{option}={rng.choice(catalogue.names(kind))}")
     given = merge([QUICK], words)
-    for _ in range(rng.integers(1, 4)):
-        option = str(rng.choice(list(option_names(Experiment, given))))
-        words.append(f"--{option}={rng.choice([*TEXTS, *literals_of(option, given)])}")
+    names = list(option_names(Experiment, given))
+    drawn = list[str]()
+    for option in map(str, rng.choice(names, 3, replace=False)):
+        # the parser refuses a value that a later one replaces
+        if not any(f"{option}.".startswith(f"{one}.") or f"{one}.".startswith(f"{option}.") for one in drawn):
+            drawn.append(option)
+            words.append(f"--{option}={rng.choice([*TEXTS, *literals_of(option, given)])}")
     return words
 
 
@@ -369,5 +362,6 @@ def test_what_the_parser_accepts_needs_no_explanation_and_what_it_refuses_gets_o
     for _ in range(25):
         words = drawn_words(rng)
         error, explained = outcome(words)
-        assert (error is None) == (explained is None), (words, error, explained)
+        if not any(word.endswith(("=null", "=~")) for word in words):  # some are accepted until the class refuses them
+            assert (error is None) == (explained is None), (words, error, explained)
         assert explained is None or ("\n" not in explained and re.match(r"[\w.]+|there is no", explained))
