@@ -10,8 +10,9 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from jsonargparse.typing import register_type
 
 from lit_cfl.config.catalogue import config_files, config_path, rename_configs
-from lit_cfl.config.explain import explain, options_of, with_lists
+from lit_cfl.config.explain import explain
 from lit_cfl.config.files import read_config, read_folders
+from lit_cfl.config.live_options import options_of, with_lists
 from lit_cfl.config.own_code import announce_classes, inside
 from lit_cfl.config.variants import base_config
 from lit_cfl.config.words import FLAGS, arrange, given_options

@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import quote
 
 from lit_cfl.client_scores import score_clients
-from lit_cfl.config.explain import guess_option, merge, option_names
+from lit_cfl.config.live_options import guess_option, merge, option_names
 from lit_cfl.config.parser import parse_run
 from lit_cfl.data import FederatedData
 from lit_cfl.errors import InputError, LineParser, suggest

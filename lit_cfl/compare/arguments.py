@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from lit_cfl.config import catalogue
-from lit_cfl.config.explain import Option, find_class, options_of
 from lit_cfl.config.files import append_to_path, read_config
+from lit_cfl.config.live_options import Option, find_class, options_of
 from lit_cfl.config.words import given_options, split_list
 from lit_cfl.errors import InputError, LineParser, spell_range, suggest
 from lit_cfl.storage.given_paths import expand_home, require_own_kind, suggest_directory

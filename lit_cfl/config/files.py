@@ -10,10 +10,11 @@ import yaml
 
 from lit_cfl.config.catalogue import config_files, is_piped
 from lit_cfl.config.own_code import inside
-from lit_cfl.errors import InputError, LineParser, write_space
+from lit_cfl.config.words import arrange, given_options
+from lit_cfl.errors import InputError, write_space
 from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.given_paths import expand_home, require_own_kind, resolve_directory, suggest_directory
-from lit_cfl.storage.yaml_files import parse_yaml
+from lit_cfl.storage.yaml_files import LOADER
 
 _TABLES = (".csv", ".tsv", ".npz", ".parquet", ".xlsx")
 _PATHS = ("source", "partition_file", "embeddings")  # options of data modules that are paths
@@ -26,36 +27,32 @@ def with_recorded_config(arguments: Sequence[str]) -> tuple[Sequence[str], Path 
     Returns:
         The arguments, and the run directory after `--resume`.
     """
-    early = LineParser(prog="lit-cfl run", add_help=False, allow_abbrev=False)
-    for option in ("--resume", "--config", "--run_dir"):
-        early.add_argument(option)
-    given, _ = early.parse_known_args(arguments)
-    if given.resume is None:
-        if "--new_plan" in arguments:
+    given = dict(given_options(arrange(arguments)))
+    if "resume" not in given:
+        if "new_plan" in given:
             raise InputError(
                 "--new_plan is given without --resume RUN_DIR; a new run chooses its plan anyway, so leave it out"
             )
         return arguments, None
-    if given.run_dir is not None:
-        raise InputError(
-            f"--resume {given.resume} already names the run's directory; leave out --run_dir {given.run_dir}"
-        )
-    resumed = resolve_directory(given.resume, "--resume")
+    path = given["resume"]
+    if "run_dir" in given:
+        raise InputError(f"--resume {path} already names the run's directory; leave out --run_dir {given['run_dir']}")
+    resumed = resolve_directory(path, "--resume")
     recorded = resumed / "config.yaml"
-    if given.config is None and not recorded.exists():
+    if "config" not in given and not recorded.exists():
         if resumed.is_file() and (resumed.parent / recorded.name).exists():
-            raise InputError(f"{given.resume} is a file of a run; give its directory: --resume {resumed.parent}")
-        require_own_kind(Path(given.resume), "run")
+            raise InputError(f"{path} is a file of a run; give its directory: --resume {resumed.parent}")
+        require_own_kind(Path(path), "run")
         near = suggest_directory(resumed, "config.yaml")
         raise InputError(
-            f"{given.resume} holds no run to resume{near}; give its directory, or --config to start one there "
-            f"({recorded} is missing)"
+            f"{path} holds no run to resume{near}; give its directory, or --config to start one there ({recorded} is "
+            "missing)"
         )
     if recorded.exists():
         stored_config(recorded.parent)  # refuses a run of another format before its options are read
-    if given.config is not None:
+    if "config" in given:
         return arguments, resumed
-    fresh = ["--plan", "null"] if "--new_plan" in arguments else []  # drops the recorded plan
+    fresh = ["--plan", "null"] if "new_plan" in given else []  # drops the recorded plan
     return ["--config", str(recorded), *fresh, *arguments], resumed
 
 
@@ -72,9 +69,9 @@ def code_folders(arguments: Sequence[str], opened: Path | None = None) -> list[s
     Raises:
         InputError: a file records a relative folder, whose meaning depends on the current folder.
     """
-    files = config_files(arguments)
-    recorded = [folder for file in files for folder in _read_code_folders(file)]
-    of_files = [str(Path(file).parent.resolve()) for file in files if Path(file).is_file() and not is_piped(file)]
+    files = [file for file in config_files(arguments) if Path(file).is_file()]  # others are names of packaged ones
+    recorded = [folder for file in files for folder in read_folders(file, read_config(file))]
+    of_files = [str(Path(file).parent.resolve()) for file in files if not is_piped(file)]
     folders = dict.fromkeys([*recorded, *of_files, str(Path().resolve())])
     return [folder for folder in folders if opened is None or not inside(folder, opened)]
 
@@ -84,15 +81,6 @@ def append_to_path(arguments: Sequence[str], opened: Path | None = None) -> list
     folders = code_folders(arguments, opened)
     sys.path.extend(folder for folder in folders if folder not in sys.path)
     return folders
-
-
-def _read_code_folders(file: str) -> list[str]:
-    """Reads the recorded folders of the user's classes from a file."""
-    try:
-        content = parse_yaml(Path(file).read_text("utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError):
-        return []  # mistakes in the file are reported when it is parsed
-    return read_folders(file, content) if isinstance(content, dict) else []
 
 
 def read_folders(file: str | Path, content: Mapping[str, Any]) -> list[str]:
@@ -146,7 +134,7 @@ def _absolute(name: str, value: str) -> str:
     return value if stays else str(path.absolute())
 
 
-class _StrictLoader(yaml.SafeLoader):
+class _StrictLoader(LOADER):  # type: ignore[misc]  # one of two classes of PyYAML
     """Refuses what YAML reads otherwise than people: keys given twice, decimal commas, numbers in base 8 or 60."""
 
     def __init__(self, text: str) -> None:

@@ -15,7 +15,7 @@ from lightning import LightningModule
 
 from lit_cfl.config import catalogue
 from lit_cfl.config.build import GROUPS, ConfiguredExperiment, build_experiment, instantiate, require_values
-from lit_cfl.config.explain import describe_import_error, explain, options_of, with_lists
+from lit_cfl.config.explain import explain
 from lit_cfl.config.files import (
     LOGGER_PATHS,
     append_to_path,
@@ -24,6 +24,7 @@ from lit_cfl.config.files import (
     with_absolute_paths,
     with_recorded_config,
 )
+from lit_cfl.config.live_options import describe_import_error, options_of, with_lists
 from lit_cfl.config.own_code import announce_own_code, no_code_from
 from lit_cfl.config.words import arrange, given_options
 from lit_cfl.datamodules.federated import FederatedDataModule

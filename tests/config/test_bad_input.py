@@ -154,7 +154,7 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
         ("run --config open.yaml", "open.yaml is not a YAML file: line 2, column 5: "),
         (
             "run --config indent.yaml",
-            "line 3, column 14: mapping values are not allowed here; indent the keys of a group equally",
+            "line 3, column 14: mapping values are not allowed in this context; indent the",
         ),
         (
             "run --config quote.yaml",

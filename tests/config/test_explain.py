@@ -15,18 +15,9 @@ from torch.optim import Optimizer
 
 from lit_cfl.config import catalogue
 from lit_cfl.config.build import require_values
-from lit_cfl.config.explain import (
-    Typed,
-    explain,
-    find_mistake,
-    guess_option,
-    known_classes,
-    merge,
-    option_names,
-    options_of,
-    with_lists,
-)
+from lit_cfl.config.explain import explain, find_mistake
 from lit_cfl.config.files import read_config
+from lit_cfl.config.live_options import Typed, guess_option, known_classes, merge, option_names, options_of, with_lists
 from lit_cfl.config.parser import _OF_COMMAND, _read, experiment_parser
 from lit_cfl.config.words import arrange
 from lit_cfl.experiment import Experiment
