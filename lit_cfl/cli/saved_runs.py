@@ -8,6 +8,7 @@ from shlex import quote
 
 from lit_cfl.client_scores import score_clients
 from lit_cfl.config.live_options import guess_option, merge, option_names
+from lit_cfl.config.own_code import no_code_from
 from lit_cfl.config.parser import parse_run
 from lit_cfl.data import FederatedData
 from lit_cfl.errors import InputError, LineParser, suggest
@@ -99,8 +100,9 @@ def _require_options_of_data(parser: LineParser, run: Path, words: Sequence[str]
     wrong = [word.partition("=")[0] for word in words if word.startswith("--") and not word.startswith("--data")]
     if not wrong:
         return
-    given = merge([require_config(run)], [])
-    meant = guess_option(wrong[0].removeprefix("--"), list(option_names(Experiment, given)))
+    with no_code_from(run):
+        names = list(option_names(Experiment, merge([require_config(run)], [])))
+    meant = guess_option(wrong[0].removeprefix("--"), names)
     near = f" (did you mean --{meant}?)" if meant is not None and meant.startswith("data") else ""
     near = near or suggest(wrong[0], re.findall(r"--un\w+", parser.format_help()), cutoff=0.8)
     raise InputError(f"{wrong[0]} is not an option here{near}; only --data and --data.<option> are")

@@ -15,6 +15,7 @@ from lit_cfl.config.live_options import (
     FROM_DATA,
     KEPT,
     PLAIN,
+    SIMILAR,
     Option,
     Typed,
     base_of,
@@ -87,7 +88,7 @@ def _mistake(path: str, given: Any, wanted: Any) -> str | None:
     if str in kinds and not whole:
         return f"{path} is {shown}, which is not text; write it in quotes: '{value}'"
     hint = (write_point(str(given)) if float in kinds else "") or write_space(str(given))
-    near = suggest(value, words) if isinstance(value, str) else ""
+    near = suggest(value, words, SIMILAR) if isinstance(value, str) else ""
     return f"{path} is {shown}{hint or f'{near}; give {_in_words(path, kinds)}'}"
 
 
@@ -106,6 +107,8 @@ def _why_not(path: str, value: Any, kind: Any) -> str | None:
     if base is not None:
         return "" if isinstance(value, list) else _mistake_in_class(path, value, base, placed)
     if is_dataclass(kind):
+        if isinstance(value, dict) and "class_path" in value:  # a text, below which an option was given
+            return _mistake(path, value["class_path"], kind)
         return _mistake_in_options(path, path, options_of(kind), value) if isinstance(value, dict) else ""
     if kind is float:
         if isinstance(value, str) and not re.fullmatch(r"[-+\d._]+[eE][-+]?\d+", value):  # a text for YAML alone
@@ -118,6 +121,9 @@ def _why_not(path: str, value: Any, kind: Any) -> str | None:
 
 def _mistake_in_list(path: str, value: Any, inner: Sequence[Any]) -> str | None:
     if isinstance(value, list):
+        for k, one in enumerate(value):
+            if int in inner and (numbers := spell_range(str(one))):
+                return f"{path}[{k}] is {one!r}; write {numbers}"
         kinds = [inner[min(k, len(inner) - 1)] for k in range(len(value))]
         found = (_mistake(f"{path}[{k}]", one, kind) for k, (one, kind) in enumerate(zip(value, kinds, strict=True)))
         return next(filter(None, found), None)
@@ -126,8 +132,6 @@ def _mistake_in_list(path: str, value: Any, inner: Sequence[Any]) -> str | None:
     found = _mistake(path, value, inner[0])
     if found is None:
         return f"{path} is {value!r}; give a list, such as {[value]}"
-    if numbers := spell_range(str(value)):
-        return f"{path} is {value!r}; write --{path} {numbers}"
     return found if base_of(inner[0])[0] else f"{path} is {value!r}; give a list of {_in_words(path, inner)} each"
 
 

@@ -39,7 +39,7 @@ FROM_DATA = {
 }  # arguments of nets that follow from the data, with their declarations
 KEPT = "options of another class"  # key for those that were given before the class
 _BARE = re.compile(r"[\w./+-]+")  # matches entries of a list that need no quotes in YAML
-_SIMILAR = 0.65  # similarity from which one class name is taken for another
+SIMILAR = 0.65  # similarity from which one class name is taken for another
 PLAIN = (int, float, bool, str, NoneType, Path)
 
 
@@ -270,13 +270,13 @@ def find_class(path: str, name: str, base: Any) -> Any:
         raise InputError(f"data: {name!r} is a file, not a data module; write --data ArrayData --data.source {name}")
     if not module or not name.replace(".", "").isidentifier():
         plain = name.partition("(")[0]
-        near = f" (write {plain} without parentheses)" if "(" in name else suggest(last, known, _SIMILAR)
+        near = f" (write {plain} without parentheses)" if "(" in name else suggest(last, known, SIMILAR)
         listed = f". Known: {', '.join(known)}; name" if known else "; name"
         raise InputError(f"{path}: {name!r} is not known{near}{listed} others by their path, such as my_file.MyClass")
     try:
         found = getattr(import_module(module), last, None)
     except Exception as error:  # a user's module may raise anything
-        near = suggest(last, known, _SIMILAR) if module.partition(".")[0] in sys.modules else ""
+        near = suggest(last, known, SIMILAR) if module.partition(".")[0] in sys.modules else ""
         raise InputError(f"{path}: {name!r}: {_failed_import(module, error)}{near}") from error
     if found is None:
         files = [Path(folder, f"{module}.py") for folder in sys.path]

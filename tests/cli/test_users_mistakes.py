@@ -207,7 +207,7 @@ RUN --evaluation.clients some => evaluation.clients | some | assigned | whole nu
 RUN --local.batch_size ful => local.batch_size | ful | full
 RUN --evaluation.per_client maybe => evaluation.per_client | maybe | True
 RUN --seed [1,2] => seed | [1,2] | whole number
-RUN --seeds 0-2 => seeds | 0-2 | --seeds 0 1 2
+RUN --seeds 0-2 => seeds | 0-2 | 0 1 2
 RUN --seeds x => seeds | x | whole number
 RUN --baseline [FedAvg,IFCA] => baseline | [FedAvg,IFCA] | FedProx
 RUN --tracking.loggers my.Logger => my | my.py => tracking.loggers | my.Logger | my.py
@@ -454,7 +454,7 @@ TUNE --scheduler '{class_path: ASHAScheduler, init_args: {grace_period: 1}}' \
     => scheduler | grace_period | 1 | 4
 TUNE --ray.address ray://127.0.0.1:1 => ray://127.0.0.1:1 | lit-cfl launch
 TUNE --points 3 => points | 3 | algorithm.eta_g
-TUNE --points '{a: 1}' => points | {a: 1} | list
+TUNE --points '{a: 1}' => points | {'a': 1} | list
 TUNE --points '[{algorithm.eta_g: 0.1}]' => points | 1 | algorithm.num_clusters
 TUNE --points '[{algorithm.eta_g: 0.4, algorithm.num_clusters: 2}]' => points | algorithm.eta_g | 0.4 | 0.3
 TUNE --points '[{algorithm.eta_g: 0.1, algorithm.num_cluster: 2}]' \

@@ -152,7 +152,7 @@ def own(**more: Any) -> dict[str, Any]:
         ({"names": "a"}, "names is 'a'; give a list, such as ['a']"),
         ({"sizes": [1, "b"]}, "sizes[1] is 'b'; give a whole number"),
         ({"sizes": Typed("b")}, "sizes is 'b'; give a list of a whole number each"),
-        ({"sizes": Typed("0-2")}, "sizes is '0-2'; write --sizes 0 1 2"),
+        ({"sizes": ["0-2"]}, "sizes[0] is '0-2'; write 0 1 2"),
         ({"sizes": None, "group": None, "anything": object()}, None),
         ({"columns": {"y": "state", "client": "hive"}}, None),
         ({"columns": {"y:state": None}}, "columns.y:state is null; give text, or leave it out"),
@@ -301,7 +301,7 @@ class Holder:
 
 TEXTS = ("3", "0", "-1", "0.5", "1e-3", ".5", "null", "true", "True", "no", "on", "x", "auto", "a,b", "1 2", "", "~")
 TEXTS += ("nan", ".inf", "1_000", "0x1F", "'3'", "2024-01-01", "[1, 2]", "[a]", "[]", "[[1, 2], [3]]", "[0.5, null]")
-TEXTS += ("{a: 1}", "{}", "[a", "{epochs: 2}")
+TEXTS += ("{a: 1}", "[a", "{epochs: 2}")
 
 
 def drawn_words(rng: np.random.Generator) -> list[str]:
