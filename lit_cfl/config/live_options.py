@@ -99,7 +99,7 @@ def guess_option(option: str, names: Sequence[str]) -> str | None:
     near = get_close_matches(option.lower(), names, n=1, cutoff=0.75)
     near = near or [by_last[word] for word in get_close_matches(last.lower(), by_last, n=1, cutoff=0.75)]
     longer = [name for name in names if len(option) >= 4 and name.startswith(f"{option.lower()}_")]
-    return (near or longer or [None])[0]
+    return next(iter([*near, *longer]), None)
 
 
 def _below(kind: Any, given: Any) -> tuple[str, dict[str, Option], Any]:
