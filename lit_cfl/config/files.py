@@ -153,12 +153,13 @@ class _StrictLoader(LOADER):  # type: ignore[misc]  # one of two classes of PyYA
                 comma, point = (f"{before[0]}: {before[1]}{mark}{name}" for mark in ",.")
                 raise InputError(f"line {line}: {comma} has a decimal comma; write {point}")
             before = (name, str(value.value))
-        return super().construct_mapping(node, deep=True)
+        content: dict[Any, Any] = super().construct_mapping(node, deep=True)
+        return content
 
     def construct_number(self, node: yaml.ScalarNode) -> int | float:
         """Reads a number, unless YAML reads it in base 8 or 60."""
         word, is_whole = node.value, node.tag.endswith(":int")
-        number = self.construct_yaml_int(node) if is_whole else self.construct_yaml_float(node)
+        number: int | float = self.construct_yaml_int(node) if is_whole else self.construct_yaml_float(node)
         if ":" in word or re.fullmatch(r"[-+]?0[0-7_]+", word):
             base = 60 if ":" in word else 8
             plain = f"{int(word)} or {number}, whichever you mean" if base == 8 else str(number)
