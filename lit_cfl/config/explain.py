@@ -54,7 +54,8 @@ def explain(
             near = guess_option(option, [*option_names(root, given), *own])
             hint = write_space(name) or (f" (did you mean --{near}?)" if near else "")
             return f"there is no option {option!r}{hint}. See {command} --help"
-    if found := _mistake_in_options("", "", known, given):
+    written = {name: value for name, value in given.items() if value is not None or not known[name].required}
+    if found := _mistake_in_options("", "", known, written):
         return found
     missing = [name for name, option in known.items() if option.required and given.get(name) is None]
     start = "tune/quickstart" if root.__name__ == "Study" else "quickstart"
