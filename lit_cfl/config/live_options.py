@@ -256,7 +256,7 @@ def public_path(kind: type) -> str | None:
     """Returns the shortest path of a class, such as torch.optim.SGD; None if it is private."""
     parts = kind.__module__.split(".")
     modules = [".".join(parts[: number + 1]) for number in range(len(parts)) if not kind.__name__.startswith("_")]
-    found = [name for name in modules if vars(sys.modules[name]).get(kind.__name__) is kind]
+    found = [name for name in modules if getattr(sys.modules.get(name), kind.__name__, None) is kind]
     return f"{found[0]}.{kind.__name__}" if found else None
 
 
