@@ -123,17 +123,18 @@ def _why_not(path: str, value: Any, kind: Any) -> str | None:
 def _mistake_in_list(path: str, value: Any, inner: Sequence[Any]) -> str | None:
     if isinstance(value, list):
         for k, one in enumerate(value):
-            if int in inner and (numbers := spell_range(str(one))):
+            kind = inner[min(k, len(inner) - 1)]
+            if kind is int and (numbers := spell_range(str(one))):
                 return f"{path}[{k}] is {one!r}; write {numbers}"
-        kinds = [inner[min(k, len(inner) - 1)] for k in range(len(value))]
-        found = (_mistake(f"{path}[{k}]", one, kind) for k, (one, kind) in enumerate(zip(value, kinds, strict=True)))
-        return next(filter(None, found), None)
+            if (wrong := _mistake(f"{path}[{k}]", one, kind)) is not None:
+                return wrong
+        return None
     if isinstance(value, dict):
         return ""
     found = _mistake(path, value, inner[0])
     if found is None:
         return f"{path} is {value!r}; give a list, such as {[value]}"
-    return found if base_of(inner[0])[0] else f"{path} is {value!r}; give a list of {_in_words(path, inner)} each"
+    return found if base_of(inner[0])[0] else f"{path} is {value!r}; give a list, each entry {_in_words(path, inner)}"
 
 
 def _mistake_in_class(path: str, value: Any, base: Any, placed: int) -> str | None:

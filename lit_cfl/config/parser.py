@@ -35,8 +35,10 @@ from lit_cfl.storage.given_paths import expand_home, resolve_directory
 from lit_cfl.storage.yaml_files import parse_yaml
 
 _OF_RUN = ("resume", "run_dir", "new_plan", "tiny", "dry-run", "quiet", "json")  # options of a command that trains
-_OF_COMMAND = dict.fromkeys(("config", *_OF_RUN, "dry_run", "code", "data_commit", "format", "out"), Any)
-_OF_COMMAND |= {"seed": int | None}  # types of the options that are not an experiment's
+_OF_COMMAND: dict[str, Any] = {
+    **dict.fromkeys(("config", *_OF_RUN, "dry_run", "code", "data_commit", "format", "out"), Any),
+    "seed": int | None,
+}  # types of the options that are not an experiment's
 _OPTIMIZER = "task.init_args.optimizer"
 
 

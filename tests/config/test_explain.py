@@ -151,7 +151,7 @@ def own(**more: Any) -> dict[str, Any]:
         ({"names": ["a", None]}, "names[1] is null; give text, or leave it out"),
         ({"names": "a"}, "names is 'a'; give a list, such as ['a']"),
         ({"sizes": [1, "b"]}, "sizes[1] is 'b'; give a whole number"),
-        ({"sizes": Typed("b")}, "sizes is 'b'; give a list of a whole number each"),
+        ({"sizes": Typed("b")}, "sizes is 'b'; give a list, each entry a whole number"),
         ({"sizes": ["0-2"]}, "sizes[0] is '0-2'; write 0 1 2"),
         ({"sizes": None, "group": None, "anything": object()}, None),
         ({"columns": {"y": "state", "client": "hive"}}, None),
