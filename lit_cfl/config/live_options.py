@@ -292,24 +292,17 @@ def find_class(path: str, name: str, base: Any) -> Any:
 
 
 def _failed_import(module: str, error: Exception) -> str:
-    """Explains why a module cannot be imported."""
-    place = describe_import_error(error)
+    """Explains why a module cannot be imported, with file and line if a user's module is wrong."""
+    place = find_user_frame(error)
+    where = f"{place.filename}, line {place.lineno}" if place is not None and place.name == "<module>" else ""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"
     if not isinstance(error, ModuleNotFoundError):
-        return place or f"{module} cannot be imported: {type(error).__name__}: {error}"
-    if place is not None:
-        return f"{place}; install the package that has it, or put {error.name}.py next to the YAML file"
+        return f"{where or f'{module} cannot be imported'}: {type(error).__name__}: {error}"
+    if where:
+        return f"{where}: {error}; install the package that has it, or put {error.name}.py next to the YAML file"
     if "." in str(error.name):
         return f"there is no module {error.name!r}"
     files = (file for folder in sys.path for file in Path(folder).glob("*.py"))
     near = suggest(str(error.name), (file.stem for file in files if not is_installed(file)), 0.7)
     return f"there is no module {error.name!r}{near}; put {error.name}.py next to the YAML file"
-
-
-def describe_import_error(error: BaseException) -> str | None:
-    """Describes an error in the import of a user's module, with file and line; None if the error has another source."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"
-    place = find_user_frame(error)
-    if place is None or place.name != "<module>":
-        return None
-    return f"{place.filename}, line {place.lineno}: {type(error).__name__}: {error}"

@@ -24,7 +24,7 @@ from lit_cfl.config.files import (
     with_absolute_paths,
     with_recorded_config,
 )
-from lit_cfl.config.live_options import describe_import_error, options_of, with_lists
+from lit_cfl.config.live_options import options_of, with_lists
 from lit_cfl.config.own_code import announce_own_code, no_code_from
 from lit_cfl.config.words import arrange, given_options
 from lit_cfl.datamodules.federated import FederatedDataModule
@@ -217,7 +217,9 @@ def _read(
         found = None
         with suppress(Exception):  # inspecting a user's class, too
             found = explain(Experiment, contents, words, _OF_COMMAND | dict.fromkeys(ignored, Any), parser.prog)
-        raise InputError(found or describe_import_error(error) or " ".join(str(error).split())) from error
+        if found is None and not isinstance(error, (ArgumentError, TypeError)):
+            raise
+        raise InputError(found or " ".join(str(error).split())) from error
     return read
 
 

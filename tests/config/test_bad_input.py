@@ -189,10 +189,9 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
         ("launch --config twice_space.yaml --address http://x:8265", "twice_space.yaml: 'space' is given twice"),
         (
             RUN + "--algorithm wrong_package.Mine",
-            "wrong_package.py, line 2: ModuleNotFoundError: No module named "
-            "'pandoras_box'; install the package that has it",
+            "wrong_package.py, line 2: No module named 'pandoras_box'; install the package that has it",
         ),
-        (RUN + "--task.net wrong_package.Mine", "wrong_package.py, line 2: ModuleNotFoundError: No module named "),
+        (RUN + "--task.net wrong_package.Mine", "wrong_package.py, line 2: No module named "),
         (
             RUN + "--task.optimizer torch.optm.SGD",
             "task.optimizer: 'torch.optm.SGD': there is no module 'torch.optm' (did you mean SGD?)",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from jsonargparse import ArgumentError
+from jsonargparse import ArgumentError, ArgumentParser
 from torch.optim import Optimizer
 
 from lit_cfl.config import catalogue
@@ -22,6 +22,7 @@ from lit_cfl.config.parser import _OF_COMMAND, _read, experiment_parser
 from lit_cfl.config.words import arrange
 from lit_cfl.experiment import Experiment
 from lit_cfl.nets import MLP, Net
+from lit_cfl.tune.study import Study
 
 
 @dataclass
@@ -283,20 +284,27 @@ def test_nothing_is_said_about_a_packaged_configuration_as_written_and_as_resolv
     assert explain(Experiment, [whole], [], _OF_COMMAND, "lit-cfl run") is None
 
 
+@pytest.mark.parametrize("name", [name for name in catalogue.configs() if name.startswith("tune/")])
+def test_nothing_is_said_about_a_packaged_study(name: str):
+    content = read_config(catalogue.configs()[name])
+    assert explain(Study, [content], [], {}, "lit-cfl tune") is None
+
+
 @pytest.mark.parametrize("kind", catalogue.CLASSES)
 def test_nothing_is_said_about_the_defaults_of_a_class(kind: str):
     for name, one in catalogue.classes(kind).items():
-        options = options_of(one)
-        if not any(option.required for option in options.values()):
-            base = next(part for part in one.__mro__ if part.__name__ == catalogue.CLASSES[kind][1])
-            assert find_mistake(Holder, {"it": name}) is None if base is Net else True
-            assert name in known_classes(base)
-
-
-class Holder:
-    """A class with a net as its option."""
-
-    def __init__(self, it: Net) -> None: ...
+        base = next(part for part in one.__mro__ if part.__name__ == catalogue.CLASSES[kind][1])
+        assert name in known_classes(base)
+        holder = type("Holder", (), {"__init__": lambda self, it: None})
+        holder.__init__.__annotations__["it"] = base
+        parser = ArgumentParser(exit_on_error=False)
+        parser.add_subclass_arguments(base, "it")
+        try:
+            content = yaml.safe_load(parser.dump(parser.parse_args([f"--it={name}"]), skip_unset=False))
+        except ArgumentError:  # an option has no default
+            content = None
+        assert (find_mistake(holder, {"it": name}) is None) == (content is not None), name
+        assert content is None or find_mistake(holder, content) is None, name
 
 
 TEXTS = ("3", "0", "-1", "0.5", "1e-3", ".5", "null", "true", "True", "no", "on", "x", "auto", "a,b", "1 2", "", "~")
