@@ -13,8 +13,8 @@ from typing import Any
 from lit_cfl.config import catalogue
 from lit_cfl.config.files import append_to_path, read_config
 from lit_cfl.config.live_options import Option, find_class, options_of
-from lit_cfl.config.words import given_options
-from lit_cfl.errors import InputError, LineParser, suggest
+from lit_cfl.config.words import given_options, split_list
+from lit_cfl.errors import InputError, LineParser, spell_range, suggest
 from lit_cfl.storage.given_paths import expand_home, require_own_kind, suggest_directory
 
 RECORD = "compare.yaml"  # file in the directory of a comparison
@@ -98,8 +98,8 @@ def read_arguments(arguments: Sequence[str]) -> CompareArguments:
     read = {
         "config": configs[0],
         "files": [catalogue.config_path(file) for file in configs] if len(configs) > 1 else [],
-        "algorithms": given.algorithms or [],
-        "seeds": given.seeds or [],
+        "algorithms": _entries(given.algorithms or []),
+        "seeds": _whole_numbers(given.seeds or []),
     }
     return CompareArguments(**(vars(given) | read), rest=rest)
 
@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="WHAT",
         help="Algorithms to compare, each as described below; the first is the reference.",
     )
-    add("--seeds", nargs="+", type=int, metavar="N", help="Seeds, in place of the file's.")
+    add("--seeds", nargs="+", metavar="N", help="Seeds, in place of the file's.")
     add("--compare_dir", metavar="DIR", help="Directory of the comparison (default: runs/<name>-compare-<time>).")
     add("--resume", metavar="DIR", help="Resume a comparison with its recorded options.")
     add(
@@ -139,6 +139,28 @@ def _parser() -> argparse.ArgumentParser:
     add("--quiet", action="store_true", help="Print only errors, and the comparison's directory at the end.")
     add("--dry-run", action="store_true", help="Check everything and say what would run; run nothing.")
     return parser
+
+
+def _entries(words: Sequence[str]) -> list[str]:
+    """Splits lists such as `FedAvg,IFCA` and `[FedAvg, IFCA]`, except for commas in file names."""
+    if words and words[0].startswith("[") and words[-1].endswith("]"):
+        return split_list(" ".join(words))
+    found: list[str] = []
+    for word in words:
+        is_file = Path(word).is_file() or Path(word.partition("=")[2]).is_file()
+        found += [word] if is_file else split_list(word)
+    return found
+
+
+def _whole_numbers(words: Sequence[str]) -> list[int]:
+    """Parses non-negative whole numbers; brackets and commas are allowed: `--seeds [0, 1]`."""
+    texts = split_list(" ".join(words))
+    for text in texts:
+        if not text.isdecimal():
+            numbers = spell_range(text)
+            remedy = f"--seeds {numbers}" if numbers else "whole numbers from 0 on, such as --seeds 0 1 2"
+            raise InputError(f"--seeds: {text!r} is not a seed; give {remedy}")
+    return [int(text) for text in texts]
 
 
 def _require_cores(asked: int) -> None:

@@ -156,6 +156,7 @@ compare --algorithms FedAvg => --config quickstart
 compare patients.yaml --algorithms FedAvg => --config patients.yaml
 compare --config quickstart => --algorithms | FedAvg
 COMPARE FedAvg FedAvgg => FedAvgg | FedAvg
+COMPARE FedAvg,FedGruop => FedGruop | FedGroup
 COMPARE FedAvg ifca/digitz => ifca/digitz | ifca/digits
 COMPARE FedAvg half.yaml => half.yaml | algorithm | class_path
 COMPARE IFCA IFCA => IFCA | twice | A=IFCA B=IFCA
@@ -171,8 +172,10 @@ COMPARE IFCA --IFAC.num_clusters 4 => IFAC | IFCA
 COMPARE IFCA --IFCA.num_cluster 4 => IFCA | num_cluster | num_clusters
 COMPARE IFCA --IFCA.lr 1 => IFCA | lr | --IFCA.task.optimizer.lr
 COMPARE Ditto --Ditto.personal.lenght 2 => lenght | length | Ditto => Ditto.personal | lenght | length
-COMPARE IFCA --seeds 0 x => --seeds | x | whole number
-COMPARE IFCA --seeds 0-2 => --seeds | 0-2 | whole number
+COMPARE IFCA --seeds 0 x => --seeds | x | 0 1 2
+COMPARE IFCA --seeds '[0, x]' => --seeds | x | 0 1 2
+COMPARE IFCA --seeds 0-2 => --seeds | 0-2 | 0 1 2
+COMPARE IFCA --seeds 1-30 => --seeds | 1-30 | 1 2 ... 30
 COMPARE IFCA --seed 3 => --seed | --seeds
 COMPARE IFCA --algorithm.num_clusters 3 => --algorithm.num_clusters | --FedGroup.num_clusters
 COMPARE IFCA --baseline FedAvg => --baseline | --algorithms

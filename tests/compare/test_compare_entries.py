@@ -37,6 +37,18 @@ def test_an_entry_is_a_class_a_configuration_or_a_file():
     assert clusters == [None, 4, 8, 7, None, None]
 
 
+def test_a_list_of_algorithms_may_have_commas_and_brackets():
+    Path("a,b.yaml").write_text("algorithm: FedAvg\n")
+    given = {
+        ("FedAvg,IFCA", "x=Local"): ["FedAvg", "IFCA", "x=Local"],
+        ("[FedAvg,", "IFCA]"): ["FedAvg", "IFCA"],
+        ("[FedAvg,IFCA]",): ["FedAvg", "IFCA"],
+        ("a,b.yaml", "x=a,b.yaml"): ["a,b.yaml", "x=a,b.yaml"],
+    }
+    for words, expected in given.items():
+        assert read_arguments(["--config", "quickstart", "--algorithms", *words]).algorithms == expected
+
+
 def test_an_entry_from_a_file_has_its_server_and_personal_layers():
     server = "{class_path: torch.optim.SGD, init_args: {lr: 1.0, momentum: 0.9}}"
     Path("mine.yaml").write_text(f"algorithm: FedAvg\npersonal: bn*\nshared: null\nserver: {server}\nrounds: 9\n")
@@ -265,7 +277,7 @@ def test_server_shared_and_personal_layers_may_belong_to_one_entry():
         ("--config quickstart --algorithms FedAvg IFCA --IFCA.num_clusters 41", "IFCA, seed 0: num_clusters is 41"),
         ("--config quickstart --algorithms IFCA --IFCA.lr 1", "'lr' (did you mean --IFCA.task.optimizer.lr?)"),
         ("--config quickstart --algorithms IFCA --seeds 0 0", "seeds is [0, 0]"),
-        ("--config quickstart --algorithms IFCA --seeds 0 x", "--seeds: 'x' is not a whole number"),
+        ("--config quickstart --algorithms IFCA --seeds 0 x", "'x' is not a seed"),
         ("--config quickstart --algorithms IFCA --seed 3", "give --seeds"),
         ("--config quickstart --algorithms IFCA --num_seeds 3", "give --seeds, such as --seeds 0 1 2"),
         ("--config quickstart --algorithms IFCA --algorithm.num_clusters 3", "options by its name"),
