@@ -13,7 +13,7 @@ import numpy as np
 
 from lit_cfl.errors import InputError, short_error, suggest
 
-_NAMES = {int: "a whole number", float: "a number", bool: "True or False", list: "a list", str: "text"}
+NAMES = {int: "a whole number", float: "a number", bool: "True or False", list: "a list", str: "text"}
 # classes of the values that fit, NumPy's included; 0 and 1 fit as False and True
 _FITTING: Mapping[Any, Any] = {int: Integral, float: Real, bool: (Integral, np.bool_), list: Iterable, str: str}
 _BOUNDS = "bounds"  # key of a field's metadata
@@ -91,7 +91,7 @@ def _find_remedy(value: Any, option: Field[Any], members: Sequence[Any]) -> str 
         if isclass(value) and issubclass(value, own):
             return f"; give an object of it: {value.__name__}(...)"
         return f"; give an object of {' or '.join(kind.__name__ for kind in own)}"
-    if not all(kind in _NAMES for kind in plain):
+    if not all(kind in NAMES for kind in plain):
         return None
     if isinstance(value, tuple(_FITTING[kind] for kind in plain if (kind is str) == isinstance(value, str))):
         bounds = option.metadata.get(_BOUNDS)
@@ -100,8 +100,12 @@ def _find_remedy(value: Any, option: Field[Any], members: Sequence[Any]) -> str 
     if plain == [list]:
         return f"; give a list, such as [{_show(value)}]"
     near = suggest(value, words) if isinstance(value, str) else ""
-    taken = [*words, *(_NAMES[kind] for kind in plain)]
-    return f"{near}; give {' or '.join(filter(None, [', '.join(taken[:-1]), taken[-1]]))}"
+    return f"{near}; give {join_words([*words, *(NAMES[kind] for kind in plain)])}"
+
+
+def join_words(words: Sequence[str]) -> str:
+    """Lists what an option accepts: `auto, all or a whole number`."""
+    return " or ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def _is_one_of(value: Any, words: Sequence[Any]) -> bool:

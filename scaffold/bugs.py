@@ -83,7 +83,6 @@ TABLES: dict[str, tuple[str, ...]] = {  # the first pattern that fits a file
 _OWN_TEST = {file.stem for file in (ROOT / "tests" / "algorithms").glob("test_*.py")}  # such as `test_ifca`
 GOING = (  # tests that the plan drops or replaces by a table: they do not count as kept
     "tests/benchmarks/test_mutants.py",
-    "tests/cli/test_help_cache.py",
     "tests/compare/test_compare_values.py",
     "tests/config/test_bad_input.py",
     "tests/config/test_config_errors.py",

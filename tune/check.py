@@ -63,7 +63,7 @@ def _build_corner(base: Mapping[str, Any], words: Sequence[str]) -> Experiment:
     try:
         return build(base, words)
     except InputError as error:
-        if "is not a whole number" in str(error):  # the ends of `uniform` are fractions
+        if "whole number" in str(error):  # the ends of `uniform` are fractions
             raise InputError(f"{error}; search whole numbers by randint, lograndint or choice") from error
         raise
 

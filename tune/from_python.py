@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lit_cfl.config.given_options import require_words
 from lit_cfl.config.own_code import no_code_from
+from lit_cfl.config.words import require_words
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment, content_for_processes
 from lit_cfl.tune.options import parse_study

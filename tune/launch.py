@@ -23,8 +23,8 @@ from ray.exceptions import AuthenticationError
 from ray.job_submission import JobSubmissionClient
 
 import lit_cfl
+from lit_cfl.config.catalogue import config_files, config_path
 from lit_cfl.config.files import read_config
-from lit_cfl.config.named_configs import config_files, config_path
 from lit_cfl.config.parser import parse_run
 from lit_cfl.errors import InputError, LineParser
 from lit_cfl.tune.options import parse_study

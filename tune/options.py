@@ -9,15 +9,15 @@ import docstring_parser
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from jsonargparse.typing import register_type
 
+from lit_cfl.config.catalogue import config_files, config_path, rename_configs
+from lit_cfl.config.explain import explain
 from lit_cfl.config.files import read_config, read_folders
-from lit_cfl.config.messages import describe_wrong_value
-from lit_cfl.config.mistakes import Option, explain, options_of
-from lit_cfl.config.named_configs import config_files, config_path, with_paths
-from lit_cfl.config.option_tree import require_known_options, study_tree
+from lit_cfl.config.live_options import options_of, with_lists
 from lit_cfl.config.own_code import announce_classes, inside
-from lit_cfl.config.typed_words import with_lists
 from lit_cfl.config.variants import base_config
+from lit_cfl.config.words import FLAGS, arrange, given_options
 from lit_cfl.errors import InputError, prefix_errors
+from lit_cfl.experiment import Experiment
 from lit_cfl.runs.run_directory import default_run_directory
 from lit_cfl.storage.digests import read_sealed
 from lit_cfl.storage.given_paths import resolve_directory
@@ -76,6 +76,7 @@ class AsWritten:
 
 
 register_type(AsWritten, serializer=lambda written: written.content)
+_OF_COMMAND = dict.fromkeys(("config", "study_dir", "resume", "ray", "dry-run"), Any)
 _AS_WRITTEN = ("base", "space", "points", "searcher", "scheduler")  # options that name classes of other packages
 
 
@@ -126,8 +127,7 @@ def parse_study(arguments: Sequence[str], content: Mapping[str, Any] | None = No
         {file: read_config(config_path(file)) for file in files} if content is None else {"this content": content}
     )
     _refuse_experiments(contents)
-    require_known_options(study_tree(), list(content or ()), "lit-cfl tune")
-    read = _read(with_paths(words), list(contents.values()), content)
+    read = _read(arrange(rename_configs(words, config_path)), list(contents.values()), content)
     resume, address = read.pop("resume"), read.pop("ray").address
     study_dir, dry_run = read.pop("study_dir"), read.pop("dry_run")
     read.pop("config")
@@ -178,24 +178,35 @@ def _with_recorded_study(arguments: Sequence[str], content: Mapping[str, Any] | 
 
 
 def _read(words: Sequence[str], contents: Sequence[Mapping[str, Any]], content: Mapping[str, Any] | None) -> Namespace:
-    tree, parser = study_tree(), study_parser()
+    parser, words = study_parser(), with_lists(Study, contents, words)
     try:
         first = None if content is None else parser.parse_object(dict(content))
-        return parser.parse_args(with_lists(words, tree.look_up), namespace=first)
+        return parser.parse_args(words, namespace=first)
     except ArgumentError as error:
-        options = options_of(Study) | {name: Option(Any, name in ("base", "space")) for name in _AS_WRITTEN}
-        message = explain(error, contents, with_lists(words, tree.look_up), tree, options)
-        message = message.replace("--config quickstart", "--config tune/quickstart").replace(
-            "lit-cfl run", "lit-cfl tune"
-        )
-        raise InputError(message) from error
+        written = [name for content in contents for name in content]
+        _refuse_options_of_experiments([*written, *dict(given_options(words))])
+        message = explain(Study, contents, words, _OF_COMMAND, "lit-cfl tune")
+        raise InputError(message or " ".join(str(error).split())) from error
     except UnicodeDecodeError as error:
         raise InputError(f"the study's file is not UTF-8 text: {error}") from error
 
 
+def _refuse_options_of_experiments(options: Sequence[str]) -> None:
+    of_study, of_experiments = options_of(Study), options_of(Experiment)
+    for option in options:
+        name = option.partition(".")[0]
+        if option in FLAGS and option not in _OF_COMMAND:
+            raise InputError(f"--{option} is an option of lit-cfl run, which lit-cfl tune does not have; leave it out")
+        if name in of_experiments and name not in of_study:
+            searched = "" if option == "rounds" else ", or search it in the study's space"
+            raise InputError(
+                f"{option!r} is an option of an experiment, not of a study; set it in the study's base{searched}"
+            )
+
+
 def _group(name: str, kind: type, given: Any) -> Any:
     if not isinstance(given, Mapping):  # the parser takes any value from a file
-        raise InputError(describe_wrong_value(name, str(given), [kind]))
+        raise InputError(f"{name} is {given!r}; give its options, such as {name}.{fields(kind)[0].name}")
     return kind(**given)
 
 

@@ -1,10 +1,9 @@
-"""Finds the command in a command line, and runs it. Defers heavy imports, so that help and lists appear at once."""
+"""Finds the command in a command line, and runs it. Defers heavy imports, so that the help appears at once."""
 
 import argparse
 import atexit
 import errno
 import gc
-import locale
 import os
 import signal
 import sys
@@ -15,10 +14,8 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import NamedTuple
 
-from lit_cfl.cli import early_checks
-from lit_cfl.cli.help_cache import is_help, show_help
 from lit_cfl.config import catalogue
-from lit_cfl.config.named_configs import config_files, config_path, copy_piped_configs
+from lit_cfl.config.files import read_config
 from lit_cfl.errors import InputError, LineParser, Notice, suggest
 from lit_cfl.storage.given_paths import expand_home
 
@@ -43,8 +40,9 @@ start here:
 
 @contextmanager
 def loading(arguments: Sequence[str]) -> Iterator[None]:
-    """Shows on standard error that PyTorch is being loaded, unless `--help`, `--quiet` or `--json` is given."""
-    if "torch" in sys.modules or is_help(arguments) or {"--quiet", "--json"}.intersection(arguments):
+    """Shows on standard error that PyTorch is being loaded, unless help, `--quiet` or `--json` is asked for."""
+    silent = {"-h", "--help", "--quiet", "--json"}.intersection(arguments) or any(".help" in word for word in arguments)
+    if "torch" in sys.modules or silent:
         yield
         return
     from rich.console import Console
@@ -58,21 +56,6 @@ def loading(arguments: Sequence[str]) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Disables garbage collection while modules are loaded, which saves a sixth of the loading time."""
-    if "torch" in sys.modules or not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()  # later garbage collections skip the imported modules
-        atexit.register(gc.unfreeze)  # otherwise some libraries report leaks at the end
-        gc.enable()
-
-
 class Command(NamedTuple):
     """A command with the module that implements it, which is imported when the command runs.
 
@@ -81,75 +64,51 @@ class Command(NamedTuple):
         function: Name of its function, which takes the words after the command and returns the exit code.
         help: Description of the command.
         announced: Announce that the import takes a while; see `loading`.
-        check: Function of `lit_cfl.cli.early_checks` that is called before the import; None = no check.
     """
 
     module: str
     function: str
     help: str
     announced: bool = False
-    check: str | None = None
 
     def run(self, words: Sequence[str]) -> int:
-        """Runs the command and returns its exit code. Refuses misspelt words before PyTorch is loaded."""
-        words = copy_piped_configs(words)
-        for name in config_files(words):
-            config_path(name)
-        if self.check is not None:
-            refuse: Callable[[Sequence[str]], None] = getattr(early_checks, self.check)
-            refuse(words)
-        return show_help(self.function, words, lambda: self._call(words)) if is_help(words) else self._call(words)
-
-    def _call(self, words: Sequence[str]) -> int:
-        """Imports the command's module, and calls its function."""
-        with loading(words) if self.announced else nullcontext(), _no_collection():
-            function: Callable[[Sequence[str]], int] = getattr(import_module(self.module), self.function)
+        """Runs the command and returns its exit code. Refuses missing and invalid files before PyTorch is loaded."""
+        words = catalogue.copy_piped_configs(words)
+        for file in catalogue.config_files(catalogue.rename_configs(words, catalogue.config_path)):
+            read_config(file)
+        collects = gc.isenabled()
+        gc.disable()  # saves a sixth of the loading time
+        try:
+            with loading(words) if self.announced else nullcontext():
+                function: Callable[[Sequence[str]], int] = getattr(import_module(self.module), self.function)
+        finally:
+            if collects:
+                gc.enable()
         return function(words)
 
 
 COMMANDS = {
-    "run": Command(
-        "lit_cfl.cli.run_command", "run_experiment", "run an experiment and its baseline", True, "check_run"
-    ),
+    "run": Command("lit_cfl.cli.run_command", "run_experiment", "run an experiment and its baseline", True),
     "compare": Command(
         "lit_cfl.compare.command",
         "compare",
         "run several algorithms on the same clients over several seeds, into one table",
         True,
-        "check_compare",
     ),
-    "tune": Command(
-        "lit_cfl.tune.command", "search", "search an experiment's options with Ray Tune", True, "check_tune"
-    ),
+    "tune": Command("lit_cfl.tune.command", "search", "search an experiment's options with Ray Tune", True),
     "launch": Command("lit_cfl.tune.launch", "launch", "send a run or a search to a Ray cluster"),
-    "report": Command(
-        "lit_cfl.report.command", "report", "show runs, comparisons and studies on one page", True, "check_report"
-    ),
+    "report": Command("lit_cfl.report.command", "report", "show runs, comparisons and studies on one page", True),
     "evaluate": Command(
-        "lit_cfl.cli.saved_runs",
-        "evaluate_run",
-        "score a run's models on its own clients, or on others",
-        check="check_saved_run",
+        "lit_cfl.cli.saved_runs", "evaluate_run", "score a run's models on its own clients, or on others"
     ),
-    "assign": Command(
-        "lit_cfl.cli.saved_runs", "assign_newcomers", "find a cluster for new clients", check="check_saved_run"
-    ),
+    "assign": Command("lit_cfl.cli.saved_runs", "assign_newcomers", "find a cluster for new clients"),
     "data": Command(
-        "lit_cfl.cli.data_summary",
-        "show_data",
-        "show how a configuration divides its data: a table and pictures",
-        check="check_data",
+        "lit_cfl.cli.data_summary", "show_data", "show how a configuration divides its data: a table and pictures"
     ),
     "list": Command(
         "lit_cfl.cli.main", "list_catalogue", "list algorithms, data, partitions, skews, shifts, nets, tasks or configs"
     ),
     "doctor": Command("lit_cfl.cli.doctor", "doctor", "print versions and hardware, for a bug report"),
-}
-
-
-_HINTS = {
-    "help": "there is no command 'help'; give lit-cfl --help, or lit-cfl COMMAND --help",
-    "resume": "there is no command 'resume'; resume with lit-cfl run --resume DIR (or compare, tune --resume DIR)",
 }
 
 
@@ -161,7 +120,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if arguments is not None:
         return _run(list(arguments))
-    _read_and_write_utf8()
     codes: list[int] = []
     atexit.register(_end_at_once, codes)  # registered first, and therefore called last
     try:
@@ -203,6 +161,8 @@ def _run(words: list[str]) -> int:
             parser.parse_args(words or ["--help"])
             return 0
         return _command(words[0]).run([_with_home(word) for word in words[1:]])
+    except SystemExit as ended:  # a parser has printed its help
+        return ended.code if isinstance(ended.code, int) else 0
     except InputError as error:
         print(f"lit-cfl: error: {error}", file=sys.stderr)
         return 2
@@ -222,15 +182,6 @@ def _with_home(word: str) -> str:
     return f"{option}={expand_home(value)}" if option.startswith("--") and joined and value.startswith("~/") else word
 
 
-def _read_and_write_utf8() -> None:
-    """Restarts this process in UTF-8 mode if the locale has another encoding, since configuration files are UTF-8.
-
-    Otherwise, libraries that read them and Ray's processes would use the locale's encoding.
-    """
-    if locale.getencoding().lower().replace("-", "") != "utf8" and not sys.flags.utf8_mode:
-        os.execve(sys.executable, sys.orig_argv, os.environ | {"PYTHONUTF8": "1"})  # noqa: S606  # this very command
-
-
 def _note_formatter() -> Callable[..., str]:
     """Makes a formatter that shows each notice once, without its source line, and other warnings as Python does."""
     shown: set[str] = set()  # a separate record: Python's own is cleared whenever a library changes a warning filter
@@ -248,8 +199,6 @@ def _note_formatter() -> Callable[..., str]:
 
 
 def _command(name: str) -> Command:
-    if name in _HINTS:
-        raise InputError(_HINTS[name])
     if name not in COMMANDS:
         raise InputError(
             f"there is no command {name!r}{suggest(name, COMMANDS, cutoff=0.6)}. Known commands: {', '.join(COMMANDS)}"
@@ -261,7 +210,6 @@ def list_catalogue(arguments: Sequence[str]) -> int:
     """Prints the available classes and configurations, of one kind or of all kinds."""
     parser = LineParser(prog="lit-cfl list", description="Lists the available classes and configurations.")
     parser.add_argument("kind", nargs="?", choices=catalogue.KINDS, help="one kind only (default: all)")
-    _require_kinds(arguments)
     kind = parser.parse_args(list(arguments)).kind
     for one in [kind] if kind else catalogue.KINDS:
         print(f"{one}:")
@@ -272,23 +220,6 @@ def list_catalogue(arguments: Sequence[str]) -> int:
             if entry.config:
                 print(f"  {'':<20} lit-cfl run --config {entry.config}")
     return 0
-
-
-def _require_kinds(words: Sequence[str]) -> None:
-    """Raises InputError for a word that is not one of `catalogue.KINDS`."""
-    for word in words:
-        if word in catalogue.KINDS or word.startswith("-"):
-            continue
-        for kind, help_of in catalogue.HELP.items():
-            name = next((name for name in catalogue.names(kind) if name.lower() == word.lower()), None)
-            if name is not None:
-                raise InputError(
-                    f"lit-cfl list takes a kind, such as {kind}, not {word!r}; see lit-cfl run {help_of} {name}"
-                )
-        known = [*catalogue.KINDS, *(name for kind in catalogue.HELP for name in catalogue.names(kind))]
-        raise InputError(
-            f"there is no list {word!r}{suggest(word, known, cutoff=0.6)}. Known lists: {', '.join(catalogue.KINDS)}"
-        )
 
 
 if __name__ == "__main__":

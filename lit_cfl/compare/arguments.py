@@ -1,7 +1,4 @@
-"""The command line of `lit-cfl compare`: its options, the compared algorithms, and the options of each.
-
-Imports nothing heavy.
-"""
+"""The command line of `lit-cfl compare`: its options, the compared algorithms, and the words of each."""
 
 import argparse
 import json
@@ -14,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from lit_cfl.config import catalogue
-from lit_cfl.config.files import append_to_path, read_config, require_class_entries
-from lit_cfl.config.given_options import given_options, merge_options
-from lit_cfl.config.named_configs import config_path
-from lit_cfl.config.option_tree import class_of, experiment_tree
-from lit_cfl.config.typed_words import split_list
+from lit_cfl.config.files import append_to_path, read_config
+from lit_cfl.config.live_options import Option, find_class, options_of
+from lit_cfl.config.words import given_options, split_list
 from lit_cfl.errors import InputError, LineParser, spell_range, suggest
 from lit_cfl.storage.given_paths import expand_home, require_own_kind, suggest_directory
 
@@ -54,8 +49,7 @@ class CompareArguments:
     """The parsed command line of `lit-cfl compare`.
 
     Args:
-        config: Path of the experiment's file, or its content; of several files, what the checks before PyTorch is
-            loaded need to know; empty with `resume`.
+        config: Path of the experiment's file, or its content; empty with `resume`.
         files: Paths of the experiment's files if there are several, which `merge_files` merges; else empty.
         algorithms: Words after `--algorithms`, see `read_entries`.
         seeds: Seeds of the runs; empty = the file's.
@@ -79,11 +73,6 @@ class CompareArguments:
     dry_run: bool
     rest: list[str]
 
-    @property
-    def config_name(self) -> str:
-        """The name of the experiment's file, for messages."""
-        return self.config if isinstance(self.config, str) else "the configuration"
-
 
 def read_arguments(arguments: Sequence[str]) -> CompareArguments:
     """Parses the command line, except for the options of the experiment and the algorithms. Raises InputError."""
@@ -106,10 +95,9 @@ def read_arguments(arguments: Sequence[str]) -> CompareArguments:
     if given.num_cpus is not None:
         _require_cores(given.num_cpus)
     configs = given.config or [""]
-    files = [config_path(file) for file in configs] if len(configs) > 1 else []
     read = {
-        "config": merge_options([read_config(file) for file in files], []) if files else configs[0],
-        "files": files,
+        "config": configs[0],
+        "files": [catalogue.config_path(file) for file in configs] if len(configs) > 1 else [],
         "algorithms": _entries(given.algorithms or []),
         "seeds": _whole_numbers(given.seeds or []),
     }
@@ -156,17 +144,17 @@ def _parser() -> argparse.ArgumentParser:
 def _entries(words: Sequence[str]) -> list[str]:
     """Splits lists such as `FedAvg,IFCA` and `[FedAvg, IFCA]`, except for commas in file names."""
     if words and words[0].startswith("[") and words[-1].endswith("]"):
-        return split_list(words)
+        return split_list(" ".join(words))
     found: list[str] = []
     for word in words:
         is_file = Path(word).is_file() or Path(word.partition("=")[2]).is_file()
-        found += [word] if is_file else split_list([word])
+        found += [word] if is_file else split_list(word)
     return found
 
 
 def _whole_numbers(words: Sequence[str]) -> list[int]:
     """Parses non-negative whole numbers; brackets and commas are allowed: `--seeds [0, 1]`."""
-    texts = split_list(words)
+    texts = split_list(" ".join(words))
     for text in texts:
         if not text.isdecimal():
             numbers = spell_range(text)
@@ -241,7 +229,7 @@ def compared_algorithms(given: CompareArguments, algorithm: object) -> tuple[lis
     Raises:
         InputError: an unknown file, a name that cannot be used, or an option of an algorithm that is not compared.
     """
-    own = section(algorithm, given.config_name) if algorithm else None
+    own = section(algorithm, "the experiment") if algorithm else None
     entries, rest = with_options(read_entries(given.algorithms, own), given.rest)
     _require_known_names(entries, rest)
     return entries, rest
@@ -299,9 +287,8 @@ def _flag(entry: ComparedAlgorithm, option: str) -> str:
     name, head = ".".join(parts), parts[0]
     if name == "help":
         return f"--algorithm.help={entry.section['class_path']}"
-    known = class_of(entry.section["class_path"], "algorithms") if head in _OF_AN_ENTRY else None
     is_training = any(name == part or name.startswith(f"{part}.") for part in OWN_TRAINING)
-    of_algorithm = head not in _OF_AN_ENTRY or (known is not None and head in known.options)
+    of_algorithm = head not in _OF_AN_ENTRY or head in _options_of(entry)
     return f"--{'algorithm.' * (of_algorithm and not is_training)}{name}{joined}{value}"
 
 
@@ -311,30 +298,39 @@ def name_own_training(name: str, message: str) -> str:
     return re.sub(rf"\(did you mean --({parts})\.", rf"(did you mean --{name}.\1.", message)
 
 
+def _options_of(entry: ComparedAlgorithm) -> Mapping[str, Option]:
+    """Returns the options of an entry's class. Raises InputError if there is no such class."""
+    from lit_cfl.algorithms import Algorithm  # takes seconds to import
+
+    return options_of(find_class(entry.name, entry.section["class_path"], Algorithm))
+
+
 def _require_known_names(entries: Sequence[ComparedAlgorithm], words: Sequence[str]) -> None:
     """Refuses algorithm names that are experiment options, and options that none of these algorithms can have."""
-    names = [entry.name for entry in entries]
-    heads = {option.partition(".")[0] for option in experiment_tree([], []).names()}
-    taken = [name for name in names if name in heads]
-    if taken:
+    from lit_cfl.experiment import Experiment  # takes seconds to import
+
+    names, heads = [entry.name for entry in entries], options_of(Experiment)
+    if taken := [name for name in names if name in heads]:
         raise InputError(f"{taken[0]!r} is an option of experiments; give the algorithm another name, NAME=...")
+    known = {entry.name: _options_of(entry) for entry in entries}
     for entry in entries:
-        known = class_of(entry.section["class_path"], "algorithms")
         for option, _ in given_options(entry.words):
             group, _, name = option.partition(".")
             head = name.partition(".")[0]
-            if group == "algorithm" and head in heads and known is not None and head not in known.options:
+            if group == "algorithm" and head in heads and head not in known[entry.name]:
                 raise InputError(
                     f"--{entry.name}.{name}: {name} is the same for all compared algorithms; give --{name}, without "
                     f"{entry.name}"
                 )
-    for word in words:
-        head, dot, _ = word.removeprefix("--").partition("=")[0].partition(".")
-        if word.startswith("--") and dot and head not in heads:
+    for option, _ in given_options(words):
+        head, dot, _ = option.partition(".")
+        if dot and head not in heads:
             raise InputError(
-                f"{word}: no algorithm here is called {head!r}{suggest(head, names)}; the algorithms are "
+                f"--{option}: no algorithm here is called {head!r}{suggest(head, names)}; the algorithms are "
                 f"{', '.join(names)}"
             )
+        if head not in heads and (owner := next((name for name in names if option in known[name]), None)):
+            raise InputError(f"there is no option {option!r} of all algorithms; give --{owner}.{option} for {owner}")
 
 
 def section(written: Any, where: str) -> Section:
@@ -353,11 +349,10 @@ def _entry(word: str, own: Section | None) -> ComparedAlgorithm:
     if "=" in word and not Path(word).is_file():
         name, _, what = word.partition("=")
     if Path(what).is_file() or what in catalogue.configs() or "/" in what or what.endswith(".yaml"):
-        file = config_path(what)
+        file = catalogue.config_path(what)
         whole, code = read_config(file), tuple(append_to_path(["--config", file]))
         found = section(whole.get("algorithm", whole), file)
         kept = {option: whole[option] for option in _OF_AN_ENTRY if whole.get(option) is not None}
-        require_class_entries(file, {"algorithm": found, **kept})
         words = tuple(
             f"--{option}={value if isinstance(value, str) else json.dumps(value)}" for option, value in kept.items()
         )

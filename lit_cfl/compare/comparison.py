@@ -232,9 +232,8 @@ def _equal_experiments(built: Mapping[str, Experiment]) -> list[str]:
 def _about(name: str, message: str) -> str:
     """Rewrites an error message of the parser in terms of the options of `lit-cfl compare`."""
     message = re.sub(r"needs (\w+)(.*); give it under init_args", rf"needs \1\2; give --{name}.\1 VALUE", message)
-    if re.match(r"algorithm[.:]", message):
-        return message.replace("algorithm", name, 1)
-    return f"{name}: {name_own_training(name, message)}"
+    message = name_own_training(name, message)
+    return re.sub("^algorithm", name, message) if re.match(r"algorithm\b", message) else f"{name}: {message}"
 
 
 def _number_of_clusters(entry: ComparedAlgorithm, algorithm: Algorithm, base: Mapping[str, Any]) -> Any:

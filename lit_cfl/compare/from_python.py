@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lit_cfl.compare.arguments import read_arguments
 from lit_cfl.compare.command import requested_comparison, run_comparison
 from lit_cfl.compare.tables import read_notes
-from lit_cfl.config.given_options import require_words
+from lit_cfl.config.words import require_words
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment, content_for_processes
 from lit_cfl.progress.screen import Screen

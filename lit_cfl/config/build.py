@@ -1,20 +1,20 @@
 """Builds an experiment from its configuration: plain values as in `config.yaml`, which fully define it."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from importlib import import_module
 from inspect import Parameter, signature
 from types import NoneType
 from typing import Any
 
-from jsonargparse import ArgumentError, ArgumentParser, Namespace
+from jsonargparse import ArgumentError, ArgumentParser, Namespace, set_parsing_settings
 from lightning import LightningModule
 
 from lit_cfl.config import tiny
 from lit_cfl.config.catalogue import CLASSES
+from lit_cfl.config.explain import find_mistake
 from lit_cfl.config.files import with_absolute_paths
-from lit_cfl.config.mistakes import find_mistake, options_of
 from lit_cfl.data import Examples
 from lit_cfl.errors import InputError, error_place, suggest
 from lit_cfl.experiment import Experiment
@@ -23,6 +23,7 @@ from lit_cfl.storage.yaml_files import leaves, parse_yaml
 for _module, _ in CLASSES.values():  # the parser finds classes by name once they are imported
     import_module(_module)
 OPTIONS = tuple(option.name for option in fields(Experiment))
+GROUPS = tuple(f.name for f in fields(Experiment) if is_dataclass(f.default))  # options that are groups of options
 _ORDER = (*(name for name in OPTIONS if name != "task"), "task")  # order in `config.yaml`
 
 
@@ -59,10 +60,7 @@ class ConfiguredExperiment(Experiment):
 
 
 def _require_plain(options: Mapping[str, Any]) -> None:
-    """Refuses unknown options, nulls where a value is needed, and objects, which `config.yaml` could not hold."""
-    nulls, known = {name: None for name in OPTIONS if name in options and options[name] is None}, options_of(Experiment)
-    if mistake := find_mistake(nulls, {name: known[name] for name in nulls}):
-        raise InputError(mistake)
+    """Refuses unknown options, and objects, which `config.yaml` could not hold."""
     for name, value in options.items():
         if name not in (*OPTIONS, "code", "tiny"):
             raise InputError(f"there is no option {name!r}{suggest(name, OPTIONS)}")
@@ -100,10 +98,9 @@ def _build(config: Mapping[str, Any], like: ConfiguredExperiment | None) -> Conf
     given = {name: config[name] for name in OPTIONS if name in config and name not in kept}
     try:
         read = parser.parse_object(given)
+        require_values(parser, read)
     except (ArgumentError, TypeError) as error:
-        known = options_of(Experiment)
-        mistake = find_mistake(given, {name: known[name] for name in given})
-        raise InputError(mistake or " ".join(str(error).split())) from error
+        raise InputError(find_mistake(Experiment, given) or " ".join(str(error).split())) from error
     config |= parse_yaml(parser.dump(read, skip_unset=False, skip_validation=True))
     return _instantiate(config, read, kept)
 
@@ -134,6 +131,21 @@ def option_parser(without: frozenset[str]) -> ArgumentParser:
     return parser
 
 
+def require_values(parser: ArgumentParser, read: Namespace, groups: Sequence[str] = GROUPS) -> None:
+    """Validates options again, null included, which the parser accepts for any option of a file.
+
+    Raises:
+        ArgumentError: an option needs a value.
+    """
+    if nothing := [name for name in groups if name in read and read[name] is None]:
+        raise ArgumentError(None, f"{nothing[0]} is null")
+    set_parsing_settings(unset_sentinel=True)
+    try:
+        parser.validate(read)
+    finally:
+        set_parsing_settings(unset_sentinel=False)
+
+
 def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[[], LightningModule]:
     """Returns a function that builds the configured LightningModule; unset sizes of its net come from the data."""
     parser = ArgumentParser(exit_on_error=False)
@@ -141,50 +153,17 @@ def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[
 
     def build() -> LightningModule:
         filled = task.clone()
-        net, sizes = filled.get("init_args.net"), dict[str, object]()
+        net = filled.get("init_args.net")
         if isinstance(net, Namespace) and "init_args" in net:
             for name, value in _shape(examples()).items():
                 zero_is_unset = name == "vocabulary" or _default_of(net.class_path, name) == 0
                 unset = (None, 0) if zero_is_unset else (None,)
                 if value is not None and name in net.init_args and net.init_args[name] in unset:
-                    net.init_args[name] = sizes[name] = value
-        try:
-            module: LightningModule = instantiate(parser, Namespace(task=filled)).task
-        except InputError as error:
-            for name, value in sizes.items():
-                _require_annotation(net.class_path, name, value)
-            raise InputError(f"{error}{_explain_arguments(net, sizes, str(error))}") from error
+                    net.init_args[name] = value
+        module: LightningModule = instantiate(parser, Namespace(task=filled)).task
         return module
 
     return build
-
-
-def _explain_arguments(net: Any, sizes: Mapping[str, object], error: str) -> str:
-    """Lists a user's net's arguments from the data, and those that are None, as the end of a message about the net."""
-    if not isinstance(net, Namespace) or "init_args" not in net or net.class_path.startswith("lit_cfl."):
-        return ""
-    if not error.startswith(f"{net.class_path.rpartition('.')[2]} raised "):
-        return ""
-    given = ", ".join(f"{name} {value}" for name, value in sizes.items())
-    unset = [name for name, value in net.init_args.items() if value is None]
-    are = f"{', '.join(unset)} {'is' if len(unset) == 1 else 'are'} None"
-    no_other = f"; {are}: only input_shape, num_labels and vocabulary get their values from the data" * bool(unset)
-    return f"; from the data it has {given}" * bool(given) + no_other
-
-
-def _require_annotation(class_path: str, name: str, value: object) -> None:
-    """Raises InputError if the type of a net's argument does not allow the value that follows from the data."""
-    kind = _import(class_path)
-    arguments, parser = signature(kind).parameters, ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(kind, skip={other for other in arguments if other != name})
-    try:
-        parser.parse_object({name: value})
-    except ArgumentError as error:
-        wanted = "list[int]" if isinstance(value, list) else "int"
-        raise InputError(
-            f"{class_path}: its argument {arguments[name]} gets {value} from the data, which does not have this type; "
-            f"write {name}: {wanted} | None = None"
-        ) from error
 
 
 def _default_of(class_path: str, name: str) -> Any:

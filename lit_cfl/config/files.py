@@ -3,18 +3,18 @@
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from lit_cfl.config.named_configs import config_files, is_piped
+from lit_cfl.config.catalogue import config_files, is_piped
 from lit_cfl.config.own_code import inside
-from lit_cfl.errors import InputError, LineParser, write_space
+from lit_cfl.config.words import arrange, given_options
+from lit_cfl.errors import InputError, write_space
 from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.given_paths import expand_home, require_own_kind, resolve_directory, suggest_directory
-from lit_cfl.storage.yaml_files import LOADER, parse_yaml
+from lit_cfl.storage.yaml_files import LOADER
 
 _TABLES = (".csv", ".tsv", ".npz", ".parquet", ".xlsx")
 _PATHS = ("source", "partition_file", "embeddings")  # options of data modules that are paths
@@ -27,36 +27,32 @@ def with_recorded_config(arguments: Sequence[str]) -> tuple[Sequence[str], Path 
     Returns:
         The arguments, and the run directory after `--resume`.
     """
-    early = LineParser(prog="lit-cfl run", add_help=False, allow_abbrev=False)
-    for option in ("--resume", "--config", "--run_dir"):
-        early.add_argument(option)
-    given, _ = early.parse_known_args(arguments)
-    if given.resume is None:
-        if "--new_plan" in arguments:
+    given = dict(given_options(arrange(arguments)))
+    if "resume" not in given:
+        if "new_plan" in given:
             raise InputError(
                 "--new_plan is given without --resume RUN_DIR; a new run chooses its plan anyway, so leave it out"
             )
         return arguments, None
-    if given.run_dir is not None:
-        raise InputError(
-            f"--resume {given.resume} already names the run's directory; leave out --run_dir {given.run_dir}"
-        )
-    resumed = resolve_directory(given.resume, "--resume")
+    path = given["resume"]
+    if "run_dir" in given:
+        raise InputError(f"--resume {path} already names the run's directory; leave out --run_dir {given['run_dir']}")
+    resumed = resolve_directory(path, "--resume")
     recorded = resumed / "config.yaml"
-    if given.config is None and not recorded.exists():
+    if "config" not in given and not recorded.exists():
         if resumed.is_file() and (resumed.parent / recorded.name).exists():
-            raise InputError(f"{given.resume} is a file of a run; give its directory: --resume {resumed.parent}")
-        require_own_kind(Path(given.resume), "run")
+            raise InputError(f"{path} is a file of a run; give its directory: --resume {resumed.parent}")
+        require_own_kind(Path(path), "run")
         near = suggest_directory(resumed, "config.yaml")
         raise InputError(
-            f"{given.resume} holds no run to resume{near}; give its directory, or --config to start one there "
-            f"({recorded} is missing)"
+            f"{path} holds no run to resume{near}; give its directory, or --config to start one there ({recorded} is "
+            "missing)"
         )
     if recorded.exists():
         stored_config(recorded.parent)  # refuses a run of another format before its options are read
-    if given.config is not None:
+    if "config" in given:
         return arguments, resumed
-    fresh = ["--plan", "null"] if "--new_plan" in arguments else []  # drops the recorded plan
+    fresh = ["--plan", "null"] if "new_plan" in given else []  # drops the recorded plan
     return ["--config", str(recorded), *fresh, *arguments], resumed
 
 
@@ -73,9 +69,9 @@ def code_folders(arguments: Sequence[str], opened: Path | None = None) -> list[s
     Raises:
         InputError: a file records a relative folder, whose meaning depends on the current folder.
     """
-    files = config_files(arguments)
-    recorded = [folder for file in files for folder in _read_code_folders(file)]
-    of_files = [str(Path(file).parent.resolve()) for file in files if Path(file).is_file() and not is_piped(file)]
+    files = [file for file in config_files(arguments) if Path(file).is_file()]  # others are names of packaged ones
+    recorded = [folder for file in files for folder in read_folders(file, read_config(file))]
+    of_files = [str(Path(file).parent.resolve()) for file in files if not is_piped(file)]
     folders = dict.fromkeys([*recorded, *of_files, str(Path().resolve())])
     return [folder for folder in folders if opened is None or not inside(folder, opened)]
 
@@ -85,15 +81,6 @@ def append_to_path(arguments: Sequence[str], opened: Path | None = None) -> list
     folders = code_folders(arguments, opened)
     sys.path.extend(folder for folder in folders if folder not in sys.path)
     return folders
-
-
-def _read_code_folders(file: str) -> list[str]:
-    """Reads the recorded folders of the user's classes from a file."""
-    try:
-        content = parse_yaml(Path(file).read_text("utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError):
-        return []  # mistakes in the file are reported when it is parsed
-    return read_folders(file, content) if isinstance(content, dict) else []
 
 
 def read_folders(file: str | Path, content: Mapping[str, Any]) -> list[str]:
@@ -147,24 +134,44 @@ def _absolute(name: str, value: str) -> str:
     return value if stays else str(path.absolute())
 
 
-def _describe_yaml_error(text: str, error: yaml.YAMLError) -> str:
-    """Describes where a text is not valid YAML, with the remedy for common mistakes such as tabs."""
-    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return " ".join(str(error).split())
-    lines, number, column = text.split("\n"), error.problem_mark.line, error.problem_mark.column
-    rest = lines[number][column:] if number < len(lines) else ""
-    if rest.startswith("\t"):
-        return f"line {number + 1} has a tab, which YAML does not allow there; use spaces"
-    alias = re.match(r"\*[^\s,\]}]*", rest)
-    if alias is not None:
-        return f"line {number + 1}: YAML takes {alias[0]} for an alias; write it in quotes: '{alias[0]}'"
-    for k in (number - 1, number):  # YAML may report the error one line after its cause
-        space = write_space(lines[k]) if 0 <= k < len(lines) else ""
-        if space:
-            return f"line {k + 1} has no value{space}"
-    remedy = "; indent the keys of a group equally" if str(error.problem).startswith("mapping values") else ""
-    begun = "" if error.context_mark is None else f" {error.context} that begins in line {error.context_mark.line + 1}"
-    return f"line {number + 1}, column {column + 1}: {error.problem}{begun}{remedy}"
+class _StrictLoader(LOADER):  # type: ignore[misc]  # one of two classes of PyYAML
+    """Refuses what YAML reads otherwise than people: keys given twice, decimal commas, numbers in base 8 or 60."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.deep_construct = True  # so that an alias inside the value that it stands for is refused
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[str, int] = {}
+        before = ("", "")
+        for key, value in node.value:
+            name, line = str(key.value), key.start_mark.line + 1
+            if name in lines:
+                raise InputError(f"{name!r} is given twice, in lines {lines[name]} and {line}; leave one out")
+            lines[name] = line
+            if name.isdigit() and value.value == "" and re.fullmatch(r"[-+]?\d+", before[1]):  # {lr: 0,05} has two keys
+                comma, point = (f"{before[0]}: {before[1]}{mark}{name}" for mark in ",.")
+                raise InputError(f"line {line}: {comma} has a decimal comma; write {point}")
+            before = (name, str(value.value))
+        content: dict[Any, Any] = super().construct_mapping(node, deep=True)
+        return content
+
+    def construct_number(self, node: yaml.ScalarNode) -> int | float:
+        """Reads a number, unless YAML reads it in base 8 or 60."""
+        word, is_whole = node.value, node.tag.endswith(":int")
+        number: int | float = self.construct_yaml_int(node) if is_whole else self.construct_yaml_float(node)
+        if ":" in word or re.fullmatch(r"[-+]?0[0-7_]+", word):
+            base = 60 if ":" in word else 8
+            plain = f"{int(word)} or {number}, whichever you mean" if base == 8 else str(number)
+            raise InputError(
+                f"line {node.start_mark.line + 1}: {word} is {number} in YAML, which reads it in base {base}; write "
+                f"{plain} (or '{word}' for text)"
+            )
+        return number
+
+
+for _kind in ("int", "float"):
+    _StrictLoader.add_constructor(f"tag:yaml.org,2002:{_kind}", _StrictLoader.construct_number)
 
 
 def read_config(file: str | Path) -> dict[str, Any]:
@@ -181,89 +188,34 @@ def read_config(file: str | Path) -> dict[str, Any]:
         )
     try:
         text = Path(file).read_text(encoding="utf-8")
-        node = yaml.compose(text, LOADER)
-        _require_plain_nodes(file, node)
-        content = parse_yaml(text)
+        content = _StrictLoader(text).get_single_data()
     except UnicodeDecodeError as error:
         raise InputError(f"{file} is not UTF-8 text: {error}") from error
     except yaml.YAMLError as error:
         raise InputError(f"{file} is not a YAML file: {_describe_yaml_error(text, error)}") from error
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from error
     if not isinstance(content, dict):
         held = {type(None): "nothing", list: "a list"}.get(type(content), f"only {content!r:.60}")
         raise InputError(f"{file} holds {held} instead of options; write one per line, such as rounds: 10")
     return content
 
 
-def _require_plain_nodes(file: str | Path, node: yaml.Node | None, around: tuple[int, ...] = ()) -> None:
-    """Refuses recursive aliases (`a: &x {b: *x}`), keys given twice, decimal commas, and numbers in base 8 or 60."""
-    if node is None:
-        return
-    place = f"{file}, line {node.start_mark.line + 1}"
-    if isinstance(node, yaml.ScalarNode) and node.tag.endswith((":int", ":float")):
-        why = other_base(node.value)
-        if why is not None:
-            raise InputError(f"{place}: {why}")
-    if not isinstance(node, yaml.CollectionNode):
-        return
-    if id(node) in around:
-        raise InputError(f"{place}: an alias refers to the value that contains it; write the value out")
-    if isinstance(node, yaml.MappingNode) and (comma := _find_decimal_comma(node)):
-        raise InputError(f"{place}: {comma}")
-    lines: dict[str, int] = {}
-    for part in node.value:
-        for inner in part if isinstance(part, tuple) else (part,):
-            _require_plain_nodes(file, inner, (*around, id(node)))
-        if isinstance(part, tuple):
-            name, line = str(part[0].value), part[0].start_mark.line + 1
-            if name in lines:
-                raise InputError(f"{file} gives {name!r} twice, in lines {lines[name]} and {line}; leave one out")
-            lines[name] = line
-
-
-def _find_decimal_comma(node: yaml.MappingNode) -> str | None:
-    """Describes a decimal comma inside braces, as in `{lr: 0,05}`, which YAML reads as two keys; None if there is none.
-
-    With a space after the comma, `{lr: 0, 05}` is not taken for a decimal comma.
-    """
-    for (name, before), (after, empty) in pairwise(node.value):
-        together = (before.end_mark.line, before.end_mark.column + 1) == (
-            after.start_mark.line,
-            after.start_mark.column,
-        )
-        if together and empty.value == "" and re.fullmatch(r"[-+]?\d+", str(before.value)) and after.value.isdigit():
-            number = f"{before.value}.{after.value}"
-            return f"{name.value}: {before.value},{after.value} has a decimal comma; write {name.value}: {number}"
-    return None
-
-
-def other_base(word: str) -> str | None:
-    """Explains how YAML reads a word that it takes for a number in base 8 or 60; None for other words."""
-    octal = re.fullmatch(r"[-+]?0[0-7_]+", word)
-    if octal is None and not re.fullmatch(r"[-+]?\d[\d_]*(:[0-5]?\d)+(\.[\d_]*)?", word):
-        return None
-    meant, base = parse_yaml(word), 8 if octal else 60
-    plain = f"{int(word)} or {meant}, whichever you mean" if octal and int(word) != meant else str(meant)
-    return f"{word} is {meant} in YAML, which reads it in base {base}; write {plain} (or '{word}' for text)"
-
-
-def require_class_entries(file: str | Path, content: Any, name: str = "") -> None:
-    """Refuses options written next to a `class_path` instead of under `init_args`, and `init_args` without options."""
-    if isinstance(content, list):
-        for part in content:
-            require_class_entries(file, part, name)
-    if not isinstance(content, dict):
-        return
-    other = [key for key in content if key not in ("class_path", "init_args", "dict_kwargs")]
-    if "class_path" in content and other:
-        raise InputError(
-            f"{file}: {name}: {other[0]!r} is next to class_path; write options under init_args: "
-            f"{{class_path: {content['class_path']}, init_args: {{{other[0]}: {content[other[0]]}}}}}"
-        )
-    given = content.get("init_args", {})
-    if "class_path" in content and not isinstance(given, dict):
-        raise InputError(
-            f"{file}: {name}: init_args is {'null' if given is None else repr(given)}; write options below it, one per "
-            "line, or leave it out"
-        )
-    for key, part in content.items():
-        require_class_entries(file, part, name if key == "init_args" else f"{name}.{key}" if name else str(key))
+def _describe_yaml_error(text: str, error: yaml.YAMLError) -> str:
+    """Describes where a text is not valid YAML, with the remedy for common mistakes such as tabs."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return " ".join(str(error).split())
+    lines, number, column = text.split("\n"), error.problem_mark.line, error.problem_mark.column
+    rest = lines[number][column:] if number < len(lines) else ""
+    if rest.startswith("\t"):
+        return f"line {number + 1} has a tab, which YAML does not allow there; use spaces"
+    if "recursive" in str(error.problem):
+        return f"line {number + 1}: an alias refers to the value that contains it; write the value out"
+    if alias := re.match(r"\*[^\s,\]}]*", rest):
+        return f"line {number + 1}: YAML takes {alias[0]} for an alias; write it in quotes: '{alias[0]}'"
+    for k in (number - 1, number):  # YAML may report the error one line after its cause
+        if space := write_space(lines[k]) if 0 <= k < len(lines) else "":
+            return f"line {k + 1} has no value{space}"
+    remedy = "; indent the keys of a group equally" if str(error.problem).startswith("mapping values") else ""
+    begun = "" if error.context_mark is None else f" {error.context} that begins in line {error.context_mark.line + 1}"
+    return f"line {number + 1}, column {column + 1}: {error.problem}{begun}{remedy}"

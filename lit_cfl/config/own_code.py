@@ -1,13 +1,11 @@
 """Finds the user's own classes, and prevents imports from a directory while it is opened."""
 
-import ast
 import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -49,47 +47,6 @@ def no_code_from(directory: Path | None) -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(guard)
-
-
-def require_own_modules(names: Iterable[str], folders: Sequence[str]) -> None:
-    """Refuses a user's class if an installed package of the same name hides its file.
-
-    Args:
-        names: Full paths of classes, such as `datasets.Mine`.
-        folders: Folders of the user's own files, which Python searches after installed packages.
-
-    Raises:
-        InputError: a file in one of the folders defines the class, and another module is imported in its place.
-    """
-    for name in names:
-        path, _, wanted = name.rpartition(".")
-        for folder in folders if path else ():
-            file = Path(folder).joinpath(*path.split(".")).with_suffix(".py")
-            installed = _installed_place(path.partition(".")[0])
-            if installed is not None and file.is_file() and _defines(file, wanted):
-                raise InputError(
-                    f"{name} names the installed module {path.partition('.')[0]!r} ({installed}), which hides {file}: "
-                    "give your file another name"
-                )
-
-
-def _installed_place(module: str) -> str | None:
-    """Returns the location of a module that is installed or part of Python; None for any other module."""
-    try:
-        found = find_spec(module)
-    except (ImportError, ValueError):
-        return None
-    if found is None or not found.origin:
-        return None
-    return found.origin if not found.has_location or is_installed(found.origin) else None
-
-
-def _defines(file: Path, name: str) -> bool:
-    try:
-        tree = ast.parse(file.read_text("utf-8"))
-    except (OSError, SyntaxError, ValueError):
-        return False  # errors are reported when the module is imported
-    return any(getattr(node, "name", "") == name for node in tree.body)
 
 
 def announce_own_code(directory: Path, parts: Iterable[Path], folders: Sequence[str]) -> None:

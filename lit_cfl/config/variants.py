@@ -8,10 +8,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lit_cfl.config.build import ConfiguredExperiment
+from lit_cfl.config.catalogue import config_path
 from lit_cfl.config.files import append_to_path, read_config, valid_anywhere
-from lit_cfl.config.given_options import require_words
-from lit_cfl.config.named_configs import config_path
 from lit_cfl.config.parser import parse_run
+from lit_cfl.config.words import require_words
 from lit_cfl.errors import InputError
 from lit_cfl.storage.config_file import as_yaml
 

@@ -21,8 +21,8 @@ IMPORT = [sys.executable, "-c", "import lightning"]
 COMMANDS = {
     "run --config quickstart --run_dir run": "a whole run and its baseline, W&B offline",
     "run --config quickstart --tiny --run_dir tiny": "",
-    "run --help": "from the second time on",
-    "run --algorithm.help FedGroup": "from the second time on",
+    "run --help": "",
+    "run --algorithm.help FedGroup": "",
     "run --config quickstart --lr 0.1": "an option that does not exist",
     "list": "",
     "doctor": "",

@@ -261,7 +261,5 @@ def test_configuration_has_a_server_optimizer_and_can_do_without():
     without = load_experiment(experiment.to_dict(), ["--server", "null"])
     assert type(without.algorithm) is FedAvg
     for wrong in ("torch.optim.SGDD", "3"):
-        with pytest.raises(
-            InputError, match=f"server: '{wrong}' is not an optimizer.*Write for example torch.optim.SGD"
-        ):
+        with pytest.raises(InputError, match=f"server: '{wrong}' .*SGD"):
             load_experiment("fedavg/digits", ["--server", wrong])

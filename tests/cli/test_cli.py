@@ -9,7 +9,6 @@ import yaml
 from digits_experiment import timeless_rows
 
 from lit_cfl.cli import main as command_line
-from lit_cfl.cli.help_cache import show_help
 from lit_cfl.cli.main import main
 from lit_cfl.storage.csv_log import read_table
 
@@ -95,9 +94,7 @@ def test_options_that_another_algorithm_takes_from_the_file_are_named(capsys: py
 
 
 def test_print_config_is_a_configuration(capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit) as stopped:
-        main(["run", "--config", "quickstart", "--print_config"])
-    assert stopped.value.code == 0
+    assert main(["run", "--config", "quickstart", "--print_config"]) == 0
     Path("printed.yaml").write_text(capsys.readouterr().out)
     assert main(["run", "--config", "printed.yaml", "--tiny"]) == 0
 
@@ -129,18 +126,16 @@ def test_help_of_an_algorithm_lists_no_subclasses_of_tensor(algorithm: str, caps
 
 
 @pytest.mark.parametrize(
-    ("words", "usage"),
+    ("words", "option"),
     [
-        (["run", "--data.help", "ArrayData"], "usage: lit-cfl run --data ArrayData [--data.x X]"),
-        (["data", "--data.help=Digits"], "usage: lit-cfl data --data Digits [--data.num_clients"),
-        (["run", "--algorithm.help", "IFCA"], "usage: lit-cfl run --algorithm IFCA "),
+        (["run", "--data.help", "ArrayData"], "--data.columns"),
+        (["data", "--data.help=Digits"], "--data.num_clients"),
+        (["run", "--algorithm.help", "IFCA"], "--algorithm.num_clusters"),
     ],
 )
-def test_help_of_a_class_starts_with_the_command_that_takes_it(
-    words: list[str], usage: str, capsys: pytest.CaptureFixture[str]
-):
+def test_help_of_a_class_lists_its_options(words: list[str], option: str, capsys: pytest.CaptureFixture[str]):
     assert main(words) == 0
-    assert " ".join(capsys.readouterr().out.split()).startswith(usage)
+    assert option in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -148,15 +143,9 @@ def test_help_of_a_class_starts_with_the_command_that_takes_it(
     [
         (["run", "--data.help", "Digitz"], "data: 'Digitz' is not known (did you mean Digits?). Known: ArrayData,"),
         (["data", "--data.help", "Digitz"], "data: 'Digitz' is not known (did you mean Digits?)"),
-        (["run", "--config", "quickstart", "--data.partition.help", "IDD"], "partition: 'IDD' is not known (did you"),
-        (
-            ["run", "--data.partition.help", "IID"],
-            "name one before asking for help: --data NAME --data.partition.help IID",
-        ),
-        (
-            ["run", "--task.net.help", "MLP"],
-            "no class is given for task; name one before asking for help: --task NAME --task.net.",
-        ),
+        (["run", "--config", "quickstart", "--data.partition.help", "IDD"], "data.partition: 'IDD' is not known (did"),
+        (["run", "--data.partition.help", "IID"], "data names no class; write data: {class_path: NAME, "),
+        (["run", "--task.net.help", "MLP"], "task names no class; write task: {class_path: NAME, "),
     ],
 )
 def test_help_of_what_is_not_there_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]):
@@ -176,8 +165,7 @@ QUICK = ("run", "--config", "quickstart")
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("help", "run"), "there is no command 'help'; give lit-cfl --help, or lit-cfl COMMAND --help"),
-        (("resume", "runs/mine"), "there is no command 'resume'; resume with lit-cfl run --resume DIR"),
+        (("help", "run"), "there is no command 'help'. Known commands: run, compare, "),
         (("runn",), "there is no command 'runn' (did you mean run?)"),
         (("run", "--config", "quickstrat"), "(did you mean quickstart?)"),
         (("run",), "data"),
@@ -185,17 +173,20 @@ QUICK = ("run", "--config", "quickstart")
         ((*QUICK, "--algorithm", "FedGruop"), "'FedGruop' is not known (did you mean FedGroup?)"),
         ((*QUICK, "--baseline", "FedAvgg"), "baseline: 'FedAvgg' is not known (did you mean FedAvg?)"),
         ((*QUICK, "--data", "Digit"), "data: 'Digit' is not known (did you mean Digits?)"),
-        ((*QUICK, "--task.net", "MPL"), "net: 'MPL' is not known (did you mean MLP?)"),
-        ((*QUICK, "--task.optimizer", "torch.optim.SDG"), "'torch.optim.SDG' is not an optimizer (did you mean SGD?)"),
+        ((*QUICK, "--task.net", "MPL"), "task.net: 'MPL' is not known (did you mean MLP?)"),
+        ((*QUICK, "--task.optimizer", "torch.optim.SDG"), "torch.optim has no class 'SDG' (did you mean SGD?)"),
         ((*QUICK, "--algorithm.num_cluster", "3"), "FedGroup has no option 'num_cluster' (did you mean num_clusters?)"),
         ((*QUICK, "--task.optimizer.lrr", "3"), "SGD has no option 'lrr' (did you mean lr?)"),
         ((*QUICK, "--evaluation.evry", "3"), "evaluation has no option 'evry' (did you mean every?)"),
-        ((*QUICK, "--rounds", "many"), "rounds: 'many' is not a whole number"),
-        ((*QUICK, "--algorithm.num_clusters", "four"), "num_clusters: 'four' is not a whole number"),
-        ((*QUICK, "--task.optimizer.lr", "abc"), "'abc' is not a number"),
-        ((*QUICK, "--algorithm.measure", "cosine"), "'cosine' is not one of edc, madc"),
-        ((*QUICK, "--engine", "fast"), "'fast' is not one of auto, trainer, loop, chain, stack, ray"),
-        ((*QUICK, "--evaluation.clients", "some"), "'some' is not one of assigned, all or a whole number"),
+        ((*QUICK, "--rounds", "many"), "rounds is 'many'; give a whole number"),
+        ((*QUICK, "--algorithm.num_clusters", "four"), "algorithm.num_clusters is 'four'; give auto or a whole number"),
+        ((*QUICK, "--task.optimizer.lr", "abc"), "task.optimizer.lr is 'abc'; give a number"),
+        ((*QUICK, "--algorithm.measure", "cosine"), "algorithm.measure is 'cosine'; give edc or madc"),
+        ((*QUICK, "--engine", "fast"), "engine is 'fast'; give auto, trainer, loop, chain, stack or ray"),
+        (
+            (*QUICK, "--evaluation.clients", "some"),
+            "is 'some'; give assigned, all or a whole number",
+        ),
         ((*QUICK, "--algorithm.num_clusters", "0"), "num_clusters is 0; it must be 1 or more"),
         ((*QUICK, "--algorithm.num_clusters", "41"), "num_clusters is 41, but only 40 clients"),
         ((*QUICK, "--cohort_size", "41"), "cohort_size is 41, but there are 40 clients"),
@@ -306,10 +297,3 @@ def test_ctrl_c_before_a_run_handles_it_prints_one_line(
     monkeypatch.setattr(command_line.atexit, "register", lambda *arguments: None)
     assert command_line.main() == 130
     assert capsys.readouterr().err == "lit-cfl: interrupted\n"
-
-
-def test_help_of_a_users_class_follows_its_file(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    monkeypatch.setenv("LITCFL_CACHE", "cache")
-    for text in ("before", "after"):
-        assert show_help("run", ["--algorithm.help", "my_file.Mine"], lambda text=text: print(text) or 0) == 0
-        assert capsys.readouterr().out == f"{text}\n"

@@ -67,12 +67,12 @@ def test_pictures_and_partition_file_are_written(tmp_path: Path, capsys: pytest.
 
 def test_no_data_named_says_where_to_start(capsys: pytest.CaptureFixture[str]):
     assert main(["data"]) == 2
-    assert "no data); start from a file, such as --config quickstart" in capsys.readouterr().err
+    assert "nothing says what to run (no data); start from --config quickstart" in capsys.readouterr().err
 
 
 def test_a_wrong_value_is_named_though_a_folder_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["data", "--config", "quickstart", "--data.num_clients", "x", "--out", str(tmp_path / "d")]) == 2
-    assert "data.num_clients: 'x' is not a whole number" in capsys.readouterr().err
+    assert "data.num_clients is 'x'; give a whole number" in capsys.readouterr().err
 
 
 def test_help_lists_the_options_of_the_data_alone(capsys: pytest.CaptureFixture[str]):

@@ -98,21 +98,33 @@ def test_shift_may_be_one_or_a_list(words: tuple[str, ...], expected: tuple[obje
     [
         (
             ("--data.skew", "Rotations()"),
-            "skew: 'Rotations()' is not known (write Rotations without parentheses; arguments go",
+            "data.skew: 'Rotations()' is not known (write Rotations without parentheses). Known: ",
         ),
         (("--data.skew", "Rotatoins"), "skew: 'Rotatoins' is not known (did you mean Rotations?)"),
         (("--data.skew", "Rotatoins", "--data.skew.degrees", "[0]"), "(did you mean Rotations?)"),
-        (("--data.skew", "[Rotations, LabelShfts]"), "skew: 'LabelShfts' is not known (did you mean LabelShifts?)"),
-        (("--data.skew", "[{class_path: LabelShfts}]"), "skew: 'LabelShfts' is not known (did you mean LabelShifts?)"),
+        (
+            ("--data.skew", "[Rotations, LabelShfts]"),
+            "data.skew[1]: 'LabelShfts' is not known (did you mean",
+        ),
+        (
+            ("--data.skew", "[{class_path: LabelShfts}]"),
+            "data.skew[0]: 'LabelShfts' is not known (did you mean",
+        ),
         (("--data.skew", "SwapAll"), "skew: 'SwapAll' is not known. Known: Blurs, Brightnesses, Colours,"),
         (("--data.skew", "LabelShifts", "--data.skew.shits", "[0]"), "has no option 'shits' (did you mean shifts?)"),
-        (("--data.skew", "LabelShifts", "--data.skew.shifts", "[0, x]"), "data.skew.shifts: 'x' is not a whole number"),
-        (("--data.skew", "LabelShifts", "--data.skew.shifts", "3.5"), "data.skew.shifts: '3.5' is not a whole number"),
+        (
+            ("--data.skew", "LabelShifts", "--data.skew.shifts", "[0, x]"),
+            "data.skew.shifts[1] is 'x'; give a",
+        ),
+        (
+            ("--data.skew", "LabelShifts", "--data.skew.shifts", "3.5"),
+            "data.skew.shifts[0] is 3.5; give a",
+        ),
         (("--data.shift", "SwapAl"), "shift: 'SwapAl' is not known (did you mean SwapAll?)"),
-        (("--data.shift", "[SwapAl]"), "shift: 'SwapAl' is not known (did you mean SwapAll?)"),
+        (("--data.shift", "[SwapAl]"), "data.shift[0]: 'SwapAl' is not known (did you mean SwapAll?)"),
         (("--data.shift", "SwapAll", "--data.shift.probabilty", "1"), "(did you mean probability?)"),
-        (("--data.shift", "SwapAll", "--data.shift.probability", "x"), "data.shift.probability: 'x' is not a number"),
-        (("--data.shift", "null"), "data.shift is null; give one of Incremental, LabelDrift, SwapAll, SwapPart, or"),
+        (("--data.shift", "SwapAll", "--data.shift.probability", "x"), "data.shift.probability is 'x'; give a number"),
+        (("--data.shift", "null"), "data.shift is null; give one of Incremental, LabelDrift, SwapAll, SwapPart or"),
     ],
 )
 def test_skew_or_shift_that_is_not_known_names_the_nearest(words: tuple[str, ...], expected: str):
@@ -152,21 +164,21 @@ def test_a_tiny_run_has_the_views_of_its_drift_once():
     [
         (
             ("CosineAnneaingLR",),
-            "local.lr_schedule: 'CosineAnneaingLR' is not a scheduler (did you mean CosineAnnealingLR?)",
+            "local.lr_schedule: 'CosineAnneaingLR' is not known (did you mean CosineAnnealingLR?). Known: ",
         ),
         (
             ("torch.optim.SGD",),
-            "local.lr_schedule: 'torch.optim.SGD' is not a scheduler. Write for example CosineAnnealingLR",
+            "local.lr_schedule: 'torch.optim.SGD' is not a subclass of torch.optim.lr_scheduler.LRScheduler; derive it",
         ),
-        (("0.9",), "local.lr_schedule: '0.9' is not a scheduler. Write for example CosineAnnealingLR"),
-        (("CosineAnnealingLR",), "torch.optim.lr_scheduler.CosineAnnealingLR needs T_max; give it under init_args"),
+        (("0.9",), "local.lr_schedule: '0.9' is not known. Known: "),
+        (("CosineAnnealingLR",), "local.lr_schedule: CosineAnnealingLR needs T_max; give it under init_args"),
         (
             ("CosineAnnealingLR", "--local.lr_schedule.T_mx", "4"),
-            "CosineAnnealingLR has no option 'T_mx' (did you mean T_max?). Its options: T_max, eta_min, last_epoch",
+            "local.lr_schedule: CosineAnnealingLR has no option 'T_mx' (did you mean T_max?). Its options: ",
         ),
         (
             ("CosineAnnealingLR", "--local.lr_schedule.T_max", "ten"),
-            "local.lr_schedule.T_max: 'ten' is not a whole number",
+            "local.lr_schedule.T_max is 'ten'; give a whole number",
         ),
     ],
 )

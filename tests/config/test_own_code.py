@@ -15,7 +15,6 @@ from own_pages import DOCS, unpack
 
 from lit_cfl import load_run
 from lit_cfl.cli.main import main
-from lit_cfl.config.own_code import require_own_modules
 from lit_cfl.config.parser import parse_run
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.scores import ACCURACY, read_scores, title_of
@@ -252,23 +251,12 @@ def test_opening_a_run_names_the_code_that_it_loads(empty_folder: Path, capsys: 
     assert notices == [f"opening run loads code that is not part of Lit-CFL: sensors.Sensors from {empty_folder}"]
 
 
-def test_an_own_file_that_an_installed_package_hides_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("random", "datasets"):
-        Path(f"{name}.py").write_text("from lit_cfl.datamodules import Digits\n\nclass Mine(Digits):\n    pass\n")
-    folders = [str(tmp_path)]
-    for name in ("random.Mine", "datasets.Mine"):
-        with pytest.raises(
-            InputError, match=f"{name} names the installed module .*, which hides .*: give your file an"
-        ):
-            require_own_modules([name], folders)
-    require_own_modules(
-        ["datasets.Dataset", "torch.optim.SGD", "FedAvg", "nowhere.Mine"], folders
-    )  # the folders contain none of these
-    Path("mine.py").write_text("class Mine:\n    pass\n")
-    require_own_modules(["mine.Mine"], folders)
-    words = ["run", "--config", "quickstart", "--algorithm", "random.Mine"]
-    assert main(words) == 2
+@pytest.mark.parametrize("name", ["random.Mine", "datasets.Mine"])
+def test_an_own_file_that_an_installed_package_hides_is_named(name: str, empty_folder: Path):
+    file = Path(f"{name.partition('.')[0]}.py").absolute()
+    file.write_text("from lit_cfl.datamodules import Digits\n\nclass Mine(Digits):\n    pass\n")
+    with pytest.raises(InputError, match=f"^data: '{name}' is in an installed module, which hides {file}; "):
+        parse_run(["--config", "quickstart", "--data", name])
 
 
 UNTYPED = """
@@ -285,16 +273,15 @@ class Flat(nn.Module):
 """
 
 
-@pytest.mark.parametrize(
-    ("value", "read"), [("null", None), ("3", 3), ("true", True), ("batch", "batch"), ("[1, 2]", [1, 2])]
-)
-def test_an_option_without_a_type_is_read_as_in_a_file(
-    value: str, read: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_option_without_a_type_cannot_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     Path("untyped_net.py").write_text(UNTYPED)
-    words = ["--config", "quickstart", "--baseline", "null", "--task.net", "untyped_net.Flat", "--task.net.norm", value]
-    experiment = parse_run([*words, "--task.net.name", "3"]).experiment
-    assert experiment.task().net.got == [read, 64, "3"]  # text is not converted to a number
-    assert experiment.to_dict()["task"]["init_args"]["net"]["init_args"]["norm"] == read
+    words = ["--config", "quickstart", "--baseline", "null", "--task.net", "untyped_net.Flat", "--task.net.name", "3"]
+    assert parse_run(words).experiment.task().net.got == ["layer", 64, "3"]  # text is not converted to a number
+    with pytest.raises(
+        InputError, match=r"^untyped_net\.Flat: its option 'norm' has no type; write one, such as norm: "
+    ):
+        parse_run([*words, "--task.net.norm", "null"])
+    Path("net.yaml").write_text("task: {init_args: {net: {class_path: untyped_net.Flat, init_args: {norm: null}}}}")
+    assert parse_run([*words, "--config", "net.yaml"]).experiment.task().net.got == [None, 64, "3"]

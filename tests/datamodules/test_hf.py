@@ -340,7 +340,7 @@ def test_options_from_the_command_line_are_refused_with_their_names():
         ("images.size", "4", "data.images.size is [4]; give height and width"),
         ("images.pad", "-1", "data.images.pad is -1"),
         ("text.length", "0", "data.text.length is 0"),
-        ("kind", "sound", "data.kind: 'sound' is not one of image, text, numbers"),
+        ("kind", "sound", "data.kind is 'sound'; give image, text, numbers or null"),
     ]:
         with pytest.raises(InputError, match=re.escape(expected)):
             parse_data([*words, f"--data.{option}", value])

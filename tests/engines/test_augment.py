@@ -280,7 +280,7 @@ def test_configuration_and_command_line_name_it(tmp_path: Path, capsys: pytest.C
     assert main([*words, "--data.augment.crp", "8", "--run_dir", str(tmp_path / "bad")]) == 2
     assert "data.augment has no option 'crp' (did you mean crop?)" in capsys.readouterr().err
     assert main([*words, "--data.augment.crop", "big", "--run_dir", str(tmp_path / "bad")]) == 2
-    assert "data.augment.crop: 'big' is not a whole number" in capsys.readouterr().err
+    assert "data.augment.crop is 'big'; give a whole number" in capsys.readouterr().err
     assert not (tmp_path / "bad").exists()
 
 

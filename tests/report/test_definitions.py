@@ -718,8 +718,6 @@ def front(path: Path) -> Any:
     return lines(inside_shown.pictures_of_search(path)["pareto"])["Pareto front"]
 
 
-
-
 def fewest(path: Path) -> Any:
     return next(count for count in range(1, 20) if inside_shown.importance_with(count))
 

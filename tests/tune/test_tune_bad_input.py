@@ -119,7 +119,7 @@ def test_errors_of_a_nets_constructor_are_shown(tmp_path: Path, monkeypatch: pyt
 
 def test_a_study_is_not_run_as_an_experiment(capsys: pytest.CaptureFixture[str]):
     assert main(["run", "--config", "tune/quickstart"]) == 2
-    assert "is an option of a study; run a study's file with lit-cfl tune" in capsys.readouterr().err
+    assert "options of a study; run its file with lit-cfl tune" in capsys.readouterr().err
 
 
 def test_options_that_a_search_does_not_have_are_not_called_options_of_an_experiment(
