@@ -13,7 +13,7 @@ import numpy as np
 
 from lit_cfl.errors import InputError, short_error, suggest
 
-NAMES = {int: "a whole number", float: "a number", bool: "True or False", list: "a list", str: "text"}
+NAMES = {int: "a whole number", float: "a number", bool: "true or false", list: "a list", str: "text"}
 # classes of the values that fit, NumPy's included; 0 and 1 fit as False and True
 _FITTING: Mapping[Any, Any] = {int: Integral, float: Real, bool: (Integral, np.bool_), list: Iterable, str: str}
 _BOUNDS = "bounds"  # key of a field's metadata
