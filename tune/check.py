@@ -18,14 +18,12 @@ from lit_cfl.errors import InputError, count_noun, prefix_errors
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.scores import Scores
 from lit_cfl.tune.objective import Objective, require_validation
-from lit_cfl.tune.record import DEFAULT, POINT, SEARCH, TRIALS
-from lit_cfl.tune.schedulers import make_scheduler
-from lit_cfl.tune.searchers import make_searcher
-from lit_cfl.tune.space_file import parse_point
+from lit_cfl.tune.record import TRIALS
+from lit_cfl.tune.searchers import sampler_of
 from lit_cfl.tune.spaces import Space, as_plain, format_values
+from lit_cfl.tune.stopping import StoppingRule
 from lit_cfl.tune.study import Study
 from lit_cfl.tune.trial import TrialJob
-from lit_cfl.tune.trials import GivenSetting
 
 Corner = tuple[dict[str, Any], Experiment]  # a point of the study, or at an end of the space, and its experiment
 
@@ -38,8 +36,8 @@ def check_study(study: Study) -> tuple[Study, Experiment, list[Corner]]:
             study's points.
 
     Raises:
-        InputError: an unknown option (with the most similar known one), a refused value, a searcher or a scheduler
-            that cannot be used.
+        InputError: an unknown option (with the most similar known one), a refused value, a searcher that
+            cannot be used.
     """
     base, space, trials = study.whole_base, study.search_space, study.limits.trials
     if space.grid and trials is not None and trials < space.size:
@@ -54,8 +52,8 @@ def check_study(study: Study) -> tuple[Study, Experiment, list[Corner]]:
         with prefix_errors(f"space: {format_values(point)}"):
             corners.append((point, _build_corner(base, space.words(point))))
     whole = replace(study, seeds=study.seeds or default.seeds)
-    make_searcher(whole)
-    make_scheduler(whole, default.rounds, first_clustering_round(corners))
+    sampler_of(whole)
+    whole.stopping_rule(default.rounds, first_clustering_round(corners), lower_is_better=True)
     return whole, default, corners
 
 
@@ -167,16 +165,12 @@ class PreparedStudy:
     Args:
         job: Inputs that the trials share, including the study with its seeds.
         default: Experiment of the base.
-        first_clustering_round: Round before which no trial is stopped.
-        first: Settings that are tried before the searcher's: the default, then the study's points.
-        limit: Number of trials to train.
+        rule: Rule of early stopping; None = no trial is stopped.
     """
 
     job: TrialJob
     default: Experiment
-    first_clustering_round: int
-    first: list[GivenSetting]
-    limit: int
+    rule: StoppingRule | None
 
     @property
     def study(self) -> Study:
@@ -184,64 +178,59 @@ class PreparedStudy:
         return self.job.study
 
     @property
+    def settings(self) -> list[dict[str, Any]]:
+        """The settings that are tried first: the base's own, the study's points, and all points of a grid."""
+        grid = self.study.search_space.combinations() if self.study.search_space.grid else []
+        return [{}, *self.study.own_settings, *grid]
+
+    @property
+    def limit(self) -> int | None:
+        """The number of trials to train; None for a grid, which runs whole."""
+        return None if self.study.search_space.grid else self.study.num_trials
+
+    @property
     def size(self) -> str:
         """The number of trials, their rounds and their seeds, in words."""
         seeds = self.job.seeds
         under = f"seed {seeds[0]}" if len(seeds) == 1 else f"the seeds {', '.join(map(str, seeds))} each"
-        return f"{count_noun(self.limit, 'trial')} of {count_noun(self.default.rounds, 'round')} under {under}"
+        different = {repr(sorted(setting.items())) for setting in self.settings}
+        trials = count_noun(self.limit or len(different), "trial")
+        return f"{trials} of {count_noun(self.default.rounds, 'round')} under {under}"
 
 
-def prepare(study: Study, path: Path, recorded: Scores | None = None) -> PreparedStudy:
+def prepare(study: Study, path: Path) -> PreparedStudy:
     """Checks a whole study, and collects what its run needs. Raises InputError for a study that cannot run.
 
     Args:
         study: The study.
         path: Directory of the study.
-        recorded: Scores of the study's trials if nothing remains to be trained, so that no data are loaded for the
-            check; None = check on the base's clients that each trial could start.
     """
     study, default, corners = check_study(study)
-    scores = check_on_clients(study, default, corners) if recorded is None else recorded
+    scores = check_on_clients(study, default, corners)
     objective = Objective.of(study.metric, scores, study.second_metric)
     for experiment in (default, *(experiment for _, experiment in corners)):
         experiment.evaluation.require_reported(objective.metric, scores, "metric")
     require_possible_target(objective.metric, study.limits.target, scores, "limits.target")
     study = replace(study, metric=objective.metric)
-    job = TrialJob(study, objective, path.absolute() / TRIALS)
-    first = first_settings(study, default)
-    return PreparedStudy(job, default, first_clustering_round(corners), first, _limit(study, first))
-
-
-def _limit(study: Study, first: list[GivenSetting]) -> int:
-    """Returns the number of trials to train: the study's limit, or for a grid the number of different settings."""
-    different = len({(setting.inside, repr(sorted(setting.values.items()))) for setting in first})
-    if study.search_space.grid:
-        return different
-    if study.num_trials < different:
+    rule = study.stopping_rule(default.rounds, first_clustering_round(corners), objective.mode == "min")
+    job = TrialJob(study, objective, path.absolute() / TRIALS, watched=rule is not None)
+    prepared = PreparedStudy(job, default, rule)
+    if prepared.limit is not None and prepared.limit < len(prepared.settings):
         raise InputError(
-            f"limits.trials is {study.num_trials}, but the base's setting and the points make {different} trials; "
-            f"give {different} or more, or leave out points"
+            f"limits.trials is {prepared.limit}, but the base's setting and the points make {len(prepared.settings)} "
+            f"trials; give {len(prepared.settings)} or more, or leave out points"
         )
-    return study.num_trials
+    return prepared
 
 
-def default_setting(study: Study, default: Experiment) -> GivenSetting:
-    """Finds the base's values of the searched options, and whether they lie in the space.
-
-    They do if a trial with these values would be exactly the base's experiment.
-    """
+def default_values(study: Study, default: Experiment) -> dict[str, Any]:
+    """Returns the base's own values of the searched options."""
     space, options = study.search_space, default.to_dict()
-    chosen = {"algorithm": _name(space, options)} if space.algorithms else {}
-    values = dict(chosen)
-    for p in space.of(str(chosen.get("algorithm", ""))):
+    values = {"algorithm": _name(space, options)} if space.algorithms else {}
+    for p in space.of(str(values.get("algorithm", ""))):
         with suppress(LookupError):
-            values[p.key] = _value(options, p.option)
-    with suppress(InputError):
-        point = parse_point(space.values_of(values), space)
-        if build(study.whole_base, space.words(point)).to_dict() == options:
-            return GivenSetting(DEFAULT, point)
-    own = space.values_of(values)
-    return GivenSetting(DEFAULT, {key: as_plain(value) for key, value in own.items()}, inside=False)
+            values[p.key] = as_plain(_value(options, p.option))
+    return space.values_of(values)
 
 
 def _name(space: Space, options: Mapping[str, Any]) -> str:
@@ -259,10 +248,3 @@ def _value(options: Mapping[str, Any], option: str) -> Any:
             raise LookupError(option)
         node = node[word] if word in node else (node.get("init_args") or {})[word]
     return node
-
-
-def first_settings(study: Study, default: Experiment) -> list[GivenSetting]:
-    """Lists the settings that a study tries first: the default, the study's points, and all points of a grid."""
-    points = [GivenSetting(POINT, values) for values in study.own_settings]
-    grid = study.search_space.combinations() if study.search_space.grid else []
-    return [default_setting(study, default), *points, *(GivenSetting(SEARCH, values) for values in grid)]

@@ -18,6 +18,7 @@ from lit_cfl.tune.study import Resources
 
 _SETTINGS = {
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",  # the study prints why a trial was restarted or failed
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a trial that fails before its first round reports no metric
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the runs write their own files
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # our own signal handler also stops Ray

@@ -6,22 +6,21 @@ from shlex import quote
 
 from rich.console import Console
 
+from lit_cfl.compare.tables import show_table
 from lit_cfl.config.own_code import no_code_from
 from lit_cfl.errors import Interrupted, count_noun, join_ids
 from lit_cfl.metric_names import Row
 from lit_cfl.progress.console import new_console
 from lit_cfl.progress.summary_table import page_line
-from lit_cfl.progress.tables import new_table
 from lit_cfl.tune import dry_run
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.options import StudyRequest, parse_study
 from lit_cfl.tune.pictures import METHOD, NO_IMPORTANCE
 from lit_cfl.tune.record import DEFAULT, ERROR, FAILED_STATUS, FINISHED_STATUS, STOPPED_STATUS, find_resumed_directory
-from lit_cfl.tune.repeats import BEST, Repeated
+from lit_cfl.tune.result import StudyResult
 from lit_cfl.tune.search import require_unused, run_study
 from lit_cfl.tune.spaces import format_values
 from lit_cfl.tune.study import Study
-from lit_cfl.tune.study_result import StudyResult
 
 
 def closing_table(console: Console, study: Study, result: StudyResult) -> None:
@@ -46,7 +45,9 @@ def closing_table(console: Console, study: Study, result: StudyResult) -> None:
         for line in _better_when_stopped(trained, result.best, result.objective):
             _say(console, line)
     if result.repeated is not None:
-        _figures(console, result.repeated, (result.objective.metric, result.objective.test))
+        show_table(console, result.repeated)
+        for note in result.repeated.notes:
+            _say(console, note)
     if result.importance:
         shares = ", ".join(f"{key} {share:.2f}" for key, share in result.importance.items())
         _say(console, f"Importance ({METHOD}): {shares}")
@@ -55,8 +56,6 @@ def closing_table(console: Console, study: Study, result: StudyResult) -> None:
     for row in trained:
         if row["status"] == FAILED_STATUS:
             _say(console, f"failed: {row['trial_id']}: {row[ERROR]}")
-    if result.to_upload is not None:
-        _say(console, result.to_upload)
     _say(console, f"Files: {result.path}")
     _say(console, page_line(result.path))
 
@@ -72,18 +71,6 @@ def _better_when_stopped(trained: Sequence[Row], best: Row, objective: Objective
             f"Stopped trials that were better than the best one: {join_ids(trials)}; only finished trials can be the "
             "best"
         )
-
-
-def _figures(console: Console, repeated: Repeated, metrics: Sequence[str]) -> None:
-    table = new_table("", *metrics)
-    for setting in (BEST, DEFAULT):
-        figures = repeated.figures[setting]
-        table.add_row(setting, *(str(figures[name]) if name in figures else "-" for name in metrics))
-    table.add_row("gain", "", "-" if repeated.gain is None else str(repeated.gain))
-    console.print(table)
-    _say(console, f"(means and 95 % intervals over the new seeds {repeated.seeds})")
-    for line in repeated.failed:
-        _say(console, f"not repeated: {line}")
 
 
 def _say(console: Console, line: str) -> None:

@@ -64,8 +64,9 @@ def _time(prepared: PreparedStudy, trial: float, at_once: int | None) -> str:
     """Describes the estimated duration of a study, given the seconds of one trial."""
     repeats, minutes = _SETTINGS * prepared.study.num_repeats, prepared.study.limits.minutes or inf
     run, how = trial / len(prepared.job.seeds), "if no trial is stopped early; starts and scores are not counted"
+    trials = prepared.limit or len(prepared.settings)
     if at_once is None:
-        total = prepared.limit * trial + repeats * run
+        total = trials * trial + repeats * run
         return f"about {dry_run.duration(total)} of local training, divided among the cluster, {how}"
-    trials = min(ceil(prepared.limit / at_once) * trial, 60 * minutes)
-    return f"about {dry_run.duration(trials + ceil(repeats / at_once) * run)} of local training, {how}"
+    searched = min(ceil(trials / at_once) * trial, 60 * minutes)
+    return f"about {dry_run.duration(searched + ceil(repeats / at_once) * run)} of local training, {how}"

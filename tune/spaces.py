@@ -139,6 +139,12 @@ class Space:
         """Returns the distributions of the parameters for which a setting has a value."""
         return {key: known for key, known in self.distributions().items() if values.get(key) is not None}
 
+    def rounded(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns Optuna's values of a trial, with multiples of a step in decimal form, as `suggest` returns them."""
+        known = self.distributions()
+        floats = {k: d for k, d in known.items() if isinstance(d, FloatDistribution)}
+        return {k: decimal(value, floats[k]) if k in floats else value for k, value in params.items()}
+
     def suggest_setting(self, trial: Trial) -> dict[str, Any]:
         """Asks Optuna for a value of each parameter whose conditions hold."""
         several = list(self.algorithms)

@@ -2,17 +2,18 @@
 
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from math import ceil, isfinite
+from math import ceil, inf, isfinite
 from pathlib import Path
 from typing import Any
 
 from lit_cfl.errors import InputError
+from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.config_file import as_yaml
-from lit_cfl.storage.digests import write_sealed
 from lit_cfl.storage.given_paths import require_folder_name
 from lit_cfl.tune.objective import Objective, refuse_test
 from lit_cfl.tune.space_file import parse_points, parse_space
 from lit_cfl.tune.spaces import Space
+from lit_cfl.tune.stopping import StoppingRule
 
 _DEFAULT_TRIALS = 20
 
@@ -73,6 +74,26 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Stopping:
+    """Early stopping of bad trials. With a second metric or a grid, no trial is stopped.
+
+    Args:
+        eta: At each rung, a trial goes on if it is among the best 1/eta of its algorithm's trials; 1 = always.
+        first: First rung in rounds, each further one is `eta` times as far; None = a quarter of the rounds, and not
+            before an algorithm's clusters have trained.
+    """
+
+    eta: float = 4.0
+    first: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.eta < inf:
+            raise InputError(f"stopping.eta is {self.eta}; give 1 (no trial is stopped) or more")
+        if self.first is not None and self.first < 1:
+            raise InputError(f"stopping.first is {self.first}; give 1 or more")
+
+
+@dataclass(frozen=True)
 class Study:
     """A search over an experiment's options.
 
@@ -88,8 +109,7 @@ class Study:
         seeds: Seeds of every trial; None = the base's.
         search_seed: Seed of the search itself.
         searcher: Sampler of Optuna, such as TPESampler: its class, or class_path and init_args; None = random search.
-        scheduler: ASHAScheduler, MedianStoppingRule or FIFOScheduler (stops no trial): its class, or class_path and
-            init_args; None = ASHAScheduler, or FIFOScheduler with a second metric.
+        stopping: When trials are stopped early.
         resources: Resources of each trial.
         limits: Limits at which the study ends.
         num_repeats: Number of new seeds for the best trial and the default setting at the end, 0 or more.
@@ -104,7 +124,7 @@ class Study:
     seeds: list[int] | None = None
     search_seed: int = 0
     searcher: str | dict[str, Any] | None = None
-    scheduler: str | dict[str, Any] | None = None
+    stopping: Stopping = field(default_factory=Stopping)
     resources: Resources = field(default_factory=Resources)
     limits: Limits = field(default_factory=Limits)
     num_repeats: int = 5
@@ -118,11 +138,6 @@ class Study:
         if self.metric is not None:
             refuse_test(self.metric)
         Objective(second=self.second_metric)
-        if self.second_metric is not None and self.scheduler is not None:
-            raise InputError(
-                f"scheduler is {self.scheduler!r}, but no trial of two objectives is stopped early: scores of early "
-                "rounds do not say which trials will be better in both; leave the scheduler out"
-            )
 
     @property
     def whole_base(self) -> dict[str, Any]:
@@ -146,6 +161,29 @@ class Study:
         """The parsed `points`: settings that the user wants to be tried."""
         return parse_points(self.points or [], self.search_space)
 
-    def write(self, path: Path, study_id: str) -> None:
-        """Writes the study file with a digest and the study's id (eight hexadecimal digits)."""
-        write_sealed(path, as_yaml(asdict(self)), study_id)
+    def stopping_rule(self, rounds: int, first_clustering_round: int, lower_is_better: bool) -> StoppingRule | None:
+        """Returns the rule of early stopping; None if no trial is stopped.
+
+        Args:
+            rounds: Rounds of a whole trial.
+            first_clustering_round: The latest first clustering round of all algorithms.
+            lower_is_better: Whether lower values of the metric are better.
+
+        Raises:
+            InputError: the first rung comes before the clusters of an algorithm have trained.
+        """
+        # right after the clustering, clusters may still share a model (FL+HC, CFL)
+        least = min(rounds, first_clustering_round + 2) if first_clustering_round else 1
+        first = max(least, -(-rounds // 4)) if self.stopping.first is None else self.stopping.first
+        if first < least:
+            raise InputError(
+                f"stopping.first is {first}, but an algorithm of this study clusters only in round "
+                f"{first_clustering_round + 1}; give {least} or more"
+            )
+        if self.second_metric is not None or self.search_space.grid or self.stopping.eta == 1:
+            return None
+        return StoppingRule(first, rounds, lower_is_better, self.stopping.eta)
+
+    def write(self, path: Path) -> None:
+        """Writes the study file."""
+        write_text(path, as_yaml(asdict(self)))

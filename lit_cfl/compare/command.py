@@ -1,24 +1,25 @@
 """`lit-cfl compare`: runs a comparison, and shows and writes its results."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
+from types import MappingProxyType
 
 from rich.console import Console
 
 from lit_cfl.compare.arguments import CompareArguments, read_arguments
 from lit_cfl.compare.comparison import Comparison, plan_comparison, read_comparison, require_target, require_unused
-from lit_cfl.compare.jobs import Job
 from lit_cfl.compare.results import Results, collect
-from lit_cfl.compare.run_many import plan_of, processes, run_jobs
 from lit_cfl.compare.tables import show_table, write_tables
 from lit_cfl.errors import Interrupted, SaveError
+from lit_cfl.experiment import Experiment
 from lit_cfl.pictures.options import Format
 from lit_cfl.progress import dry_run
 from lit_cfl.progress.live import describe
 from lit_cfl.progress.screen import Screen
 from lit_cfl.progress.summary_table import page_line
+from lit_cfl.runs.many import Job, plan_of, processes, run_jobs
 from lit_cfl.runs.run import require_comparable_runs
 from lit_cfl.runs.run_directory import default_run_directory
 from lit_cfl.runs.signals import interruptible
@@ -82,8 +83,10 @@ def run_comparison(
         if given.resume is None:
             require_unused(path)
             comparison.write(path)
-        results = _run(comparison, path, given, screen, check)
-        return results, _write(comparison, path, results)
+        # on a resume, the experiments were read from files and share no data
+        built = comparison.experiments if given.resume is None else {}
+        results = train(comparison, path, given.num_cpus, screen, check, built)
+        return results, write_results(comparison, path, results)
 
 
 def _read_resumed(path: Path, target: float | None) -> Comparison:
@@ -94,17 +97,30 @@ def _read_resumed(path: Path, target: float | None) -> Comparison:
     return comparison if target is None else replace(comparison, target=target)
 
 
-def _run(
-    comparison: Comparison, path: Path, given: CompareArguments, screen: Screen, check: Callable[[], None]
+def train(
+    comparison: Comparison,
+    path: Path,
+    num_cpus: int | None,
+    screen: Screen,
+    check: Callable[[], None],
+    built: Mapping[str, Experiment] = MappingProxyType({}),
 ) -> Results:
+    """Runs what is left of a comparison, whose files are written, and collects its results.
+
+    Args:
+        comparison: The comparison.
+        path: Its directory.
+        num_cpus: Cores to use; None = all.
+        screen: Shows the progress.
+        check: Called often; may raise an error to end the comparison.
+        built: Experiments of runs in this process, which share loaded data; others are read from their files.
+    """
     path = path.absolute()  # workers may have another current folder
     jobs = comparison.jobs(path)
     left = [job for job in jobs if not job.is_whole]
     require_comparable_runs({job.folder: comparison.experiments[job.name].for_seed(job.seed) for job in jobs})
     with screen.display(len(jobs), len(jobs) - len(left)) as display:
-        # on a resume, the experiments were read from files and share no data
-        built = comparison.experiments if given.resume is None else {}
-        errors = run_jobs(left, plan_of(comparison.first), given.num_cpus, display, check, _outcome, built)
+        errors = run_jobs(left, plan_of(comparison.first), num_cpus, display, check, _outcome, built)
     return collect(comparison, path, errors)
 
 
@@ -113,7 +129,7 @@ def _outcome(job: Job) -> str:
     return "" if summary is None else f"{describe(summary)}  {summary['time/elapsed_seconds']:.1f} s"
 
 
-def _write(comparison: Comparison, path: Path, results: Results) -> SaveError | None:
+def write_results(comparison: Comparison, path: Path, results: Results) -> SaveError | None:
     """Writes the tables, and then the picture. Returns the first write error, or None."""
     title = f"{comparison.name}: {', '.join(comparison.names)}"
     formats = comparison.first.pictures.formats

@@ -20,8 +20,6 @@ from lit_cfl.compare.arguments import (
     require_comparison,
     section,
 )
-from lit_cfl.compare.jobs import Job, read_experiment, write_experiment
-from lit_cfl.compare.run_many import with_threads
 from lit_cfl.config.files import code_folders, valid_anywhere
 from lit_cfl.config.own_code import announce_own_code
 from lit_cfl.config.parser import merge_files
@@ -32,6 +30,7 @@ from lit_cfl.engines.plan import Plan, PlanOptions
 from lit_cfl.errors import InputError, prefix_errors, suggest_share
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.rounds import warn_of_ineffective_options
+from lit_cfl.runs.many import Job, read_experiment, with_threads, write_experiment
 from lit_cfl.runs.resume import NOT_SET, differences
 from lit_cfl.scores import Score
 from lit_cfl.storage.digests import read_sealed, write_sealed

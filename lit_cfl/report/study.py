@@ -17,22 +17,11 @@ from lit_cfl.pictures.search import TRIAL_STYLES
 from lit_cfl.report.blocks import Block, Code, Section, Text
 from lit_cfl.report.run_files import attempt
 from lit_cfl.scores import CLASSIFIER, read_scores
-from lit_cfl.statistics import interval
-from lit_cfl.storage.digests import read_sealed
-from lit_cfl.storage.lock import is_locked
+from lit_cfl.storage.csv_log import read_table
 from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.pictures import NO_IMPORTANCE, importance, list_figures
-from lit_cfl.tune.record import (
-    CLIENTS,
-    DEFAULT,
-    FINISHED_STATUS,
-    RUNNING,
-    STUDY,
-    describe_uneven,
-    read_record,
-    read_study_id,
-)
+from lit_cfl.tune.record import CLIENTS, DEFAULT, FINISHED_STATUS, STUDY, TABLE, describe_uneven
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import Space, format_values
 
@@ -42,7 +31,6 @@ _NOT_REPEATED = (
     "The best and the default setting have not been trained on new seeds yet. If the study was interrupted, "
     "resume it with: lit-cfl tune --resume {}"
 )
-_INTERRUPTED = "interrupted"  # status of a started trial in a study without a running process
 
 
 @dataclass(frozen=True)
@@ -80,34 +68,23 @@ class SavedStudy:
 def read_study(path: Path) -> SavedStudy:
     """Reads the directory of a study, skipping unreadable files."""
     problems: list[str] = []
-    file = path / STUDY
-    content = attempt(problems, file, lambda: dict(parse_yaml(read_sealed(file)[0]))) or {}
-    study_id = attempt(problems, file, lambda: read_study_id(path)) if content else None
-    trials = sorted(part for part in path.glob("trials/*/") if (part / "trial.json").exists())
-    running = RUNNING if is_locked(path) else _INTERRUPTED
-    rows = [_row(problems, trial, study_id, running) for trial in trials]
-    scores = next(filter(None, (_scores(trial) for trial in trials)), CLASSIFIER)
+    file, table = path / STUDY, path / TABLE
+    content = attempt(problems, file, lambda: dict(parse_yaml(file.read_text("utf-8")))) or {}
+    scores = next(filter(None, map(_scores, sorted(path.glob("trials/*/")))), CLASSIFIER)
     objective = attempt(
         problems, file, lambda: Objective.of(content.get("metric"), scores, content.get("second_metric"))
     )
     space = attempt(problems, file, lambda: parse_space(content["space"])) if content else None
-    found = [row for row in rows if row is not None]
-    if not found:
+    names = list(space.distributions()) if space else []
+    read = attempt(problems, table, lambda: _rows(table, names)) if table.exists() else None
+    if not read:
         problems.append(f"{path} has no trial yet.")
-    return SavedStudy(path, content, space, objective or Objective(), found, list(dict.fromkeys(problems)))
+    return SavedStudy(path, content, space, objective or Objective(), read or [], list(dict.fromkeys(problems)))
 
 
-def _row(problems: list[str], trial: Path, study_id: str | None, running: str) -> Row | None:
-    if study_id is None:
-        return None
-    record = attempt(problems, trial / "trial.json", lambda: read_record(trial, study_id))
-    if record is None:
-        return None
-    status = running if record.status == RUNNING else record.status
-    row: Row = {"trial_id": record.trial_id, "status": status, "origin": record.origin}
-    row |= {"repeats": record.repeats, "values": record.values, "error": record.last_result.get("error")}
-    numbers = {key: number for key, value in record.last_result.items() if (number := finite_number(value)) is not None}
-    return row | record.values | numbers
+def _rows(table: Path, names: Sequence[str]) -> list[Row]:
+    rows = read_table(table, text=("trial_id", "repeats"))
+    return [row | {"values": {name: row[name] for name in names if row.get(name) is not None}} for row in rows]
 
 
 def _scores(trial: Path) -> Any:
@@ -186,18 +163,17 @@ def _summary(study: SavedStudy) -> list[Block]:
 
 
 def _repeats_table(study: SavedStudy) -> Table | None:
-    file = study.path / "repeats" / "repeats.json"
     try:
-        found = json.loads(file.read_text("utf-8"))
-        names, rows = (study.objective.metric, study.objective.test), []
-        values: dict[str, list[dict[int, float | None]]] = {}
-        for setting, summaries in found.items():
-            values[setting] = [{int(s): finite_number(one.get(name)) for s, one in summaries.items()} for name in names]
-            known = [[v for v in own.values() if v is not None] for own in values[setting]]
-            cells = [str(interval(own)) if len(own) == len(summaries) else "-" for own in known]
-            rows.append([setting, len(summaries), *cells])
-        gain = study.objective.gain(values["best"][1], values["default"][1])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        rows = read_table(study.path / "repeats" / "results.csv")
+        cells = [[str(row["algorithm"]), *(_spread(row, split) for split in ("test", "val"))] for row in rows]
+        last = rows[-1]
+        gain = f"{last['difference']:.4f} ({last['difference_low']:.4f} to {last['difference_high']:.4f})"
+        note = f"Means and standard deviations. Paired difference on test data: {gain}." if len(rows) > 1 else ""
+    except (OSError, ValueError, KeyError, TypeError):
         return None
-    note = f"Means and 95 % intervals. Gain (positive = better) on test data, seed by seed: {gain}."
-    return Table("The best and the default setting on new seeds", ["", "seeds", *names], rows, note=note)
+    return Table("The best and the default setting on new seeds", ["", "test", "val"], cells, note=note)
+
+
+def _spread(row: Row, split: str) -> str:
+    deviation = row[f"{split}_sd"]
+    return f"{row[f'{split}_mean']:.4f}" + ("" if deviation is None else f" ± {deviation:.4f}")
