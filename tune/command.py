@@ -12,7 +12,7 @@ from lit_cfl.errors import Interrupted, count_noun, join_ids
 from lit_cfl.metric_names import Row
 from lit_cfl.progress.console import new_console
 from lit_cfl.progress.summary_table import page_line
-from lit_cfl.tune import dry_run
+from lit_cfl.tune.check import PreparedStudy, prepare
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.options import StudyRequest, parse_study
 from lit_cfl.tune.pictures import METHOD, NO_IMPORTANCE
@@ -25,7 +25,7 @@ from lit_cfl.tune.study import Study
 
 def closing_table(console: Console, study: Study, result: StudyResult) -> None:
     """Prints the best setting, the results on new seeds, the parameters' importance, and the failures."""
-    trained = [row for row in result.rows if not row["repeats"]]
+    trained = result.trained
     count = {status: sum(row["status"] == status for row in trained) for status in (FINISHED_STATUS, FAILED_STATUS)}
     stopped, repeats = len(trained) - sum(count.values()), len(result.rows) - len(trained)
     known = f"; {repeats} more repeated an earlier setting" if repeats else ""
@@ -73,6 +73,18 @@ def _better_when_stopped(trained: Sequence[Row], best: Row, objective: Objective
         )
 
 
+def _show_plan(console: Console, prepared: PreparedStudy) -> None:
+    """Prints what a study would run, with a line for each corner of the space and each point."""
+    study = prepared.study
+    for line in (f"{prepared.size}, over {', '.join(study.search_space.distributions())}", *prepared.notices):
+        _say(console, f"{line}.")
+    if study.num_repeats:
+        _say(console, f"At the end: the best and the default setting on {count_noun(study.num_repeats, 'new seed')}.")
+    _say(console, "Corners of the space and points, as built; nothing is trained:")
+    for values, experiment in prepared.corners.items():
+        _say(console, f"  {type(experiment.algorithm).__name__}: {values}")
+
+
 def _say(console: Console, line: str) -> None:
     console.print(line, soft_wrap=True)
 
@@ -87,7 +99,7 @@ def _search(request: StudyRequest) -> int:
     console, path = new_console(), request.directory
     if request.dry_run:
         require_unused(path)
-        dry_run.show(console, request.study, path, request.address)
+        _show_plan(console, prepare(request.study, path))
         return 0
     try:
         result = run_study(request, partial(_say, console))

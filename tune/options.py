@@ -72,7 +72,7 @@ class AsWritten:
 
 _GROUPS = (("resources", Resources), ("limits", Limits), ("stopping", Stopping))
 register_type(AsWritten, serializer=lambda written: written.content)
-_AS_WRITTEN = ("base", "space", "points", "searcher")  # options that name classes of other packages
+_AS_WRITTEN = ("base", "space", "points", "searcher", "scheduler")  # options that name classes of other packages
 
 
 def study_parser() -> ArgumentParser:

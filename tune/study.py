@@ -13,7 +13,6 @@ from lit_cfl.storage.given_paths import require_folder_name
 from lit_cfl.tune.objective import Objective, refuse_test
 from lit_cfl.tune.space_file import parse_points, parse_space
 from lit_cfl.tune.spaces import Space
-from lit_cfl.tune.stopping import StoppingRule
 
 _DEFAULT_TRIALS = 20
 
@@ -110,6 +109,8 @@ class Study:
         search_seed: Seed of the search itself.
         searcher: Sampler of Optuna, such as TPESampler: its class, or class_path and init_args; None = random search.
         stopping: When trials are stopped early.
+        scheduler: Scheduler of Ray Tune that stops trials in place of `stopping`, such as
+            ray.tune.schedulers.MedianStoppingRule: its class, or class_path and init_args; None = none.
         resources: Resources of each trial.
         limits: Limits at which the study ends.
         num_repeats: Number of new seeds for the best trial and the default setting at the end, 0 or more.
@@ -125,6 +126,7 @@ class Study:
     search_seed: int = 0
     searcher: str | dict[str, Any] | None = None
     stopping: Stopping = field(default_factory=Stopping)
+    scheduler: str | dict[str, Any] | None = None
     resources: Resources = field(default_factory=Resources)
     limits: Limits = field(default_factory=Limits)
     num_repeats: int = 5
@@ -161,13 +163,17 @@ class Study:
         """The parsed `points`: settings that the user wants to be tried."""
         return parse_points(self.points or [], self.search_space)
 
-    def stopping_rule(self, rounds: int, first_clustering_round: int, lower_is_better: bool) -> StoppingRule | None:
-        """Returns the rule of early stopping; None if no trial is stopped.
+    @property
+    def may_stop(self) -> bool:
+        """Whether a trial may be stopped early: neither with a second metric nor in a grid."""
+        return self.second_metric is None and not self.search_space.grid
+
+    def first_rung(self, rounds: int, first_clustering_round: int) -> int:
+        """Returns the first round in which a trial may be stopped.
 
         Args:
             rounds: Rounds of a whole trial.
             first_clustering_round: The latest first clustering round of all algorithms.
-            lower_is_better: Whether lower values of the metric are better.
 
         Raises:
             InputError: the first rung comes before the clusters of an algorithm have trained.
@@ -180,9 +186,7 @@ class Study:
                 f"stopping.first is {first}, but an algorithm of this study clusters only in round "
                 f"{first_clustering_round + 1}; give {least} or more"
             )
-        if self.second_metric is not None or self.search_space.grid or self.stopping.eta == 1:
-            return None
-        return StoppingRule(first, rounds, lower_is_better, self.stopping.eta)
+        return first
 
     def write(self, path: Path) -> None:
         """Writes the study file."""

@@ -15,7 +15,6 @@ from lit_cfl.compare.tables import show_table, write_tables
 from lit_cfl.errors import Interrupted, SaveError
 from lit_cfl.experiment import Experiment
 from lit_cfl.pictures.options import Format
-from lit_cfl.progress import dry_run
 from lit_cfl.progress.live import describe
 from lit_cfl.progress.screen import Screen
 from lit_cfl.progress.summary_table import page_line
@@ -104,6 +103,7 @@ def train(
     screen: Screen,
     check: Callable[[], None],
     built: Mapping[str, Experiment] = MappingProxyType({}),
+    outcome: Callable[[Job], str] | None = None,
 ) -> Results:
     """Runs what is left of a comparison, whose files are written, and collects its results.
 
@@ -114,17 +114,20 @@ def train(
         screen: Shows the progress.
         check: Called often; may raise an error to end the comparison.
         built: Experiments of runs in this process, which share loaded data; others are read from their files.
+        outcome: Called with each run that has ended without an error; returns a line about it, to show. None =
+            `describe_outcome`.
     """
     path = path.absolute()  # workers may have another current folder
     jobs = comparison.jobs(path)
     left = [job for job in jobs if not job.is_whole]
     require_comparable_runs({job.folder: comparison.experiments[job.name].for_seed(job.seed) for job in jobs})
     with screen.display(len(jobs), len(jobs) - len(left)) as display:
-        errors = run_jobs(left, plan_of(comparison.first), num_cpus, display, check, _outcome, built)
+        errors = run_jobs(left, plan_of(comparison.first), num_cpus, display, check, outcome or describe_outcome, built)
     return collect(comparison, path, errors)
 
 
-def _outcome(job: Job) -> str:
+def describe_outcome(job: Job) -> str:
+    """Describes the result of a run that has ended."""
     summary = job.summary
     return "" if summary is None else f"{describe(summary)}  {summary['time/elapsed_seconds']:.1f} s"
 
@@ -180,16 +183,13 @@ def _show(screen: Screen, results: Results, path: Path) -> None:
 
 
 def _show_plan(console: Console, comparison: Comparison, path: Path, num_cpus: int | None) -> None:
-    """Prints the runs that would start."""
+    """Prints the runs that would start, with a line for each algorithm."""
     jobs = comparison.jobs(path)
     left = sum(not job.is_whole for job in jobs)
     runs = str(left) if left == len(jobs) else f"{left} of {len(jobs)} (the others have finished)"
-    at_once = processes(plan_of(comparison.first), num_cpus, left)
-    lines = {
-        "algorithms": ", ".join(comparison.names),
-        "seeds": ", ".join(map(str, comparison.seeds)),
-        "runs": f"{runs}, {at_once} at a time",
-    }
-    dry_run.show_lines(console, lines)
-    console.print(f"\nAll runs of {comparison.names[0]} (those of the other algorithms are similar):")
-    dry_run.show(console, comparison.first)
+    at_once, seeds = processes(plan_of(comparison.first), num_cpus, left), ", ".join(map(str, comparison.seeds))
+    console.print(f"runs: {runs}, {at_once} at a time, under seeds {seeds}. As built; nothing is trained:")
+    for name, one in comparison.experiments.items():
+        algorithm, engine = type(one.algorithm).__name__, "" if one.plan is None else f", engine {one.plan.engine}"
+        size = f"{one.rounds} rounds of {one.cohort_size} clients"
+        console.print(f"  {name}: {algorithm}, {size}{engine}", soft_wrap=True)

@@ -33,7 +33,8 @@ from lit_cfl.rounds import warn_of_ineffective_options
 from lit_cfl.runs.many import Job, read_experiment, with_threads, write_experiment
 from lit_cfl.runs.resume import NOT_SET, differences
 from lit_cfl.scores import Score
-from lit_cfl.storage.digests import read_sealed, write_sealed
+from lit_cfl.storage.atomic_writes import write_text
+from lit_cfl.storage.config_file import as_yaml
 from lit_cfl.storage.yaml_files import parse_yaml
 
 _CLUSTERS = "num_clusters"
@@ -82,7 +83,7 @@ class Comparison:
         for name, experiment in self.experiments.items():
             write_experiment(path / name, experiment)
         record = {"name": self.name, "algorithms": self.names, "seeds": list(self.seeds), "target": self.target}
-        write_sealed(path / RECORD, yaml.safe_dump(record, sort_keys=False, allow_unicode=True))
+        write_text(path / RECORD, as_yaml(record))
 
 
 def read_comparison(path: Path) -> Comparison:
@@ -90,7 +91,7 @@ def read_comparison(path: Path) -> Comparison:
     require_comparison(path)
     file = path / RECORD
     try:
-        record = parse_yaml(read_sealed(file)[0])
+        record = parse_yaml(file.read_text("utf-8"))
         name, names, seeds, target = (record[key] for key in ("name", "algorithms", "seeds", "target"))
         parts = [path / str(own) for own in names]
         folders = [one for part in parts for one in code_folders(["--config", str(part / "config.yaml")], path)]

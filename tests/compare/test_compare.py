@@ -20,12 +20,11 @@ from lit_cfl.cli.main import main
 from lit_cfl.compare.arguments import read_arguments
 from lit_cfl.compare.comparison import plan_comparison
 from lit_cfl.compare.from_python import ComparisonTables
-from lit_cfl.compare.jobs import Job
 from lit_cfl.compare.results import _difference
-from lit_cfl.compare.run_many import processes
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import cluster
 from lit_cfl.errors import InputError, Notice
+from lit_cfl.runs.many import Job, processes
 from lit_cfl.scores import Score
 from lit_cfl.storage.checkpoint import read_fingerprint
 from lit_cfl.storage.csv_log import read_table, write_rows

@@ -15,7 +15,7 @@ import pytest
 from processes import in_child, left, wait, wait_for, without_clocks
 
 from lit_cfl.cli.main import main
-from lit_cfl.compare.jobs import Job
+from lit_cfl.runs.many import Job
 from lit_cfl.storage.csv_log import read_table
 
 OPTIONS = (
@@ -134,7 +134,7 @@ def test_what_a_worker_has_to_say_comes_with_its_outcome(
     pictures: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     pytest.importorskip("ray")
-    from lit_cfl.compare.side_by_side import in_worker
+    from lit_cfl.runs.many import in_worker
 
     monkeypatch.chdir(tmp_path)
     words = [*start("FedAvg"), "--seeds", "1", "--rounds", "1", "--pictures.formats", "[png]", "--num_cpus", "1"]

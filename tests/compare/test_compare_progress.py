@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from lit_cfl.activity import Activity
-from lit_cfl.compare.jobs import Job
 from lit_cfl.progress.live import Display, LogDisplay, TerminalDisplay
+from lit_cfl.runs.many import Job
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 

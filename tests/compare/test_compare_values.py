@@ -12,12 +12,12 @@ from lit_cfl.algorithms import IFCA, FedAvg
 from lit_cfl.compare.command import _outcome
 from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.from_python import ComparisonTables
-from lit_cfl.compare.jobs import Job
 from lit_cfl.compare.results import Results, collect
 from lit_cfl.compare.tables import as_markdown, cells
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.metric_names import CLIENTS, METRICS
 from lit_cfl.pictures.curves import mean_curves
+from lit_cfl.runs.many import Job
 from lit_cfl.storage.config_file import write_config
 from lit_cfl.storage.csv_log import read_table
 

@@ -33,7 +33,6 @@ from lit_cfl.algorithms.base import Assignment
 from lit_cfl.client_scores import SplitScores
 from lit_cfl.compare.command import write_picture
 from lit_cfl.compare.comparison import Comparison
-from lit_cfl.compare.jobs import Job
 from lit_cfl.compare.results import Results, collect
 from lit_cfl.compare.tables import show_table, write_tables
 from lit_cfl.config.parser import parse_run
@@ -56,10 +55,10 @@ from lit_cfl.report.assemble import make_page
 from lit_cfl.report.blocks import Code, Page, Section, Text
 from lit_cfl.report.page import as_html
 from lit_cfl.report.run_files import read_run
+from lit_cfl.runs.many import Job
 from lit_cfl.runs.newcomers import PlacedNewcomers
 from lit_cfl.runs.run import FinishedRun
 from lit_cfl.scores import CLASSIFIER
-from lit_cfl.storage.digests import write_sealed
 
 Content = dict[str, Any]
 
@@ -364,7 +363,7 @@ def results_of(
     results = collect(Comparison("x", dict(experiments), list(seeds), target), path, failed)
     write_tables(path, results, f"x: {', '.join(experiments)}", None)
     about = f"name: x\nalgorithms: {list(experiments)}\nseeds: {list(seeds)}\ntarget: {json.dumps(target)}\n"
-    write_sealed(path / "compare.yaml", about)
+    (path / "compare.yaml").write_text(about)
     return results
 
 
@@ -489,13 +488,14 @@ def end_of_comparison(results: Results) -> str:
 
 def end_of_search(path: Path) -> str:
     """Writes the files of a study whose trials lie in `path`, and returns what its end prints."""
+    from lit_cfl.tune.repeats import _summarise
+    from lit_cfl.tune.study_result import StudyFiles
+    from lit_cfl.tune.trials import Trials
+
     from lit_cfl.tune.command import closing_table
     from lit_cfl.tune.objective import Objective
-    from lit_cfl.tune.repeats import _summarise
     from lit_cfl.tune.study import Study
-    from lit_cfl.tune.study_result import StudyFiles
     from lit_cfl.tune.trial import TrialJob
-    from lit_cfl.tune.trials import Trials
 
     study = Study(**(STUDY | {"limits": {}, "seeds": [0, 3], "num_repeats": 2}))
     job = TrialJob(study, Objective(), path / "trials")

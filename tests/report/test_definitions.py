@@ -24,7 +24,6 @@ from lit_cfl.metric_names import CLIENTS, CLUSTERS, client_columns
 from lit_cfl.runs.run import run as train
 from lit_cfl.scores import Score
 from lit_cfl.statistics import friedman, interval, paired_difference, spread
-from lit_cfl.storage.digests import write_sealed
 from lit_cfl.tracking.options import Tracking
 from lit_cfl.tune.study import Study
 
@@ -44,7 +43,7 @@ def seeds_page(folder: Path, groups: Mapping[str, Sequence[Sequence[Mapping[str,
             if seed < len(seeds) - open_runs:
                 finish(run, rows, algorithm=name, seed=seed)
     numbers = list(range(max(map(len, groups.values()))))
-    write_sealed(folder / "compare.yaml", f"name: x\nalgorithms: {list(groups)}\nseeds: {numbers}\ntarget: null\n")
+    (folder / "compare.yaml").write_text(f"name: x\nalgorithms: {list(groups)}\nseeds: {numbers}\ntarget: null\n")
     return inside_shown.page_of(folder)
 
 
