@@ -43,10 +43,13 @@ class _Trials:
         self.rows, self.metric = rows, objective.metric
         self.known = [row for row in rows if finite_number(row.get(self.metric)) is not None]
         self.finished = [row for row in self.known if row["status"] == FINISHED_STATUS]
-        self.names = list(dict.fromkeys(str(row.get("algorithm") or "trials") for row in rows))
-        colours = {name: LINE_COLOURS[k % len(LINE_COLOURS)] for k, name in enumerate(self.names)}
+        names = list(dict.fromkeys(str(row.get("algorithm") or "trials") for row in rows))
+        colours = {name: LINE_COLOURS[k % len(LINE_COLOURS)] for k, name in enumerate(names)}
+        several = len(names) > 1  # then the legend names the algorithms, else the shapes
         self.styles = {
-            f"{name} {status}": Style(colour, marker=marker, size=4, label=plain(name), named=marker == "o")
+            f"{name} {status}": Style(
+                colour, "", marker, 4, label=plain(name if several else status), named=marker == "o" or not several
+            )
             for (name, colour), (status, marker) in product(colours.items(), _MARKERS.items())
         } | {_BEST: Style(BLACK), _FRONT: Style(BLACK)}
 
@@ -114,7 +117,6 @@ def _pareto(trials: _Trials, objective: Objective) -> Figure | None:
     for row in front:  # steps: between two trials, the cheaper one is what a budget buys
         x += [float(row[TRAFFIC])] * (2 if y else 1)
         y += [*y[-1:], float(row[trials.metric])]
-    x, y = [*x, max(float(row[TRAFFIC]) for row in rows)], [*y, y[-1]]
     return Figure(
         "pareto",
         "What it costs: Pareto front",

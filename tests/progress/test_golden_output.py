@@ -166,8 +166,6 @@ def test_a_comparison_prints_and_writes_what_was_recorded(tmp_path: Path):
 
 def test_a_search_prints_and_writes_what_was_recorded(tmp_path: Path):
     path = cases.searched_study(tmp_path / "study")
-    for folder in (path / "trials").iterdir():
-        (folder / "config.yaml").write_text(f"name: {folder.name}\nseeds: [3]\n")
     found = {"terminal": inside_shown.end_of_search(path).splitlines(), "trials.csv": columns_of(path / "trials.csv")}
     check_golden(GOLDEN / "search.json", found | {"best.yaml": (path / "best.yaml").read_text().splitlines()}, tmp_path)
 

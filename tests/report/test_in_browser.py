@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from golden_cases import searched_study
 from made_runs import add_own_tables, made_run
 from test_page import HACK
-from test_report_study import made_study
 from test_sources import page_of
 
 from lit_cfl.report import overview
@@ -58,7 +58,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     )
     add_own_tables(run)
     other = made_run(folder / "other", clients=60)
-    sources = {"run": (run, other), "study": (made_study(folder / "study"),)}
+    sources = {"run": (run, other), "study": (searched_study(folder / "study"),)}
     found = {}
     for name, paths in sources.items():
         found[name] = folder / f"{name}.html"
@@ -193,7 +193,7 @@ def test_without_javascript_figures_and_text_are_there(driver: Any, pages: dict[
         text, drawn = driver.find_element(By.TAG_NAME, "body").text, driver.find_elements(By.CSS_SELECTOR, ".plot svg")
     finally:
         driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
-    assert len(drawn) == 4
+    assert len(drawn) == 3
     assert "Scatter plot of 11 trials" in text
 
 

@@ -120,7 +120,7 @@ def test_a_space_that_cannot_be_searched_is_refused(content: dict[str, Any], mes
 
 def test_small_negative_values_are_not_taken_for_options():
     space = parse_space({"algorithm.tau": {"choice": [-5e-05, 0.5]}})
-    built = build(base(algorithm=STOCFL), space.words({"algorithm.tau": -5e-05}))
+    built = build(base(algorithm={"class_path": "StoCFL"}), space.words({"algorithm.tau": -5e-05}))
     assert built.algorithm.tau == -5e-05
 
 
