@@ -188,9 +188,8 @@ def _show_plan(console: Console, comparison: Comparison, path: Path, num_cpus: i
     left = sum(not job.is_whole for job in jobs)
     runs = str(left) if left == len(jobs) else f"{left} of {len(jobs)} (the others have finished)"
     at_once, seeds = processes(plan_of(comparison.first), num_cpus, left), ", ".join(map(str, comparison.seeds))
-    console.print(
-        f"runs: {runs}, {at_once} at a time, under seeds {seeds}. As built; nothing is trained:", soft_wrap=True
-    )
+    head = f"runs: {runs}, {at_once} at a time, under seeds {seeds}. As built; nothing is trained:"
+    console.print(head, soft_wrap=True)
     for name, one in comparison.experiments.items():
         algorithm, engine = type(one.algorithm).__name__, "" if one.plan is None else f", engine {one.plan.engine}"
         size = f"{one.rounds} rounds of {one.cohort_size} clients"

@@ -437,7 +437,6 @@ TUNE --base list.yaml => base | list.yaml | rounds
 TUNE --metric test/accuracy => metric | test/accuracy | val/accuracy
 TUNE --metric val/weighted_acuracy => metric | val/weighted_acuracy | val/weighted_accuracy
 TUNE --second_metric val/loss => second_metric | val/loss | traffic/mib
-TUNE --second_metric traffic/mib --scheduler ASHAScheduler => scheduler | ASHAScheduler
 TUNE --num_repeats -1 => num_repeats | -1 | 0
 TUNE --seeds [1,1] => seeds | [1, 1] | different
 TUNE --limits.trials 0 => limits.trials | 0 | 1
@@ -452,9 +451,10 @@ TUNE --searcher TPESampeler => searcher | TPESampeler | TPESampler
 TUNE --searcher '{class_path: TPESampler, init_args: {sed: 1}}' => searcher | TPESampler | sed | seed
 TUNE --searcher '{class_path: RandomSampler, init_args: {seed: x}}' => searcher | seed | x | whole number
 TUNE --scheduler ASHASchedulr => scheduler | ASHASchedulr | ASHAScheduler
-TUNE --scheduler '{class_path: ASHAScheduler, init_args: {grace_period: 1}}' \
+TUNE --stopping.eta 0.5 => stopping.eta | 0.5 | 1
+TUNE --stopping.first 1 \
     --space '{algorithm: {choice: [FedAvg, {class_path: FLHC, init_args: {warmup_rounds: 2, num_clusters: 2}}]}}' \
-    => scheduler | grace_period | 1 | 4
+    => stopping.first | 1 | 4
 TUNE --ray.address ray://127.0.0.1:1 => ray://127.0.0.1:1 | lit-cfl launch
 TUNE --points 3 => points | 3 | algorithm.eta_g
 TUNE --points '{a: 1}' => points | {'a': 1} | list

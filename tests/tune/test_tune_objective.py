@@ -1,0 +1,89 @@
+"""Tests the objective of a study."""
+
+import pytest
+
+from lit_cfl.errors import InputError
+from lit_cfl.scores import Score
+from lit_cfl.tune.cluster import connect_to_ray
+from lit_cfl.tune.objective import Objective
+from lit_cfl.tune.study import Resources
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        ("test/weighted_accuracy", "choosing trials by test data.*use val/weighted_accuracy"),
+        ("train/loss", "give one of val/"),
+        ("val/weighted_acuracy", r"did you mean val/weighted_accuracy\?"),
+        ("accuracy", r"did you mean val/weighted_accuracy\?"),
+        ("val/acc", r"did you mean val/weighted_accuracy\?"),
+        ("val/acuracy", r"did you mean val/weighted_accuracy\?"),
+        ("val/f1", r"give task.scores: \[accuracy, f1\] to a Classification, then val/weighted_f1"),
+        ("val/weighted_auroc", r"then val/weighted_auroc"),
+        ("val/mean_acuracy", r"did you mean val/mean_accuracy\?"),
+        ("traffic/mib", "give one of"),
+    ],
+)
+def test_only_validation_figures_judge(metric: str, message: str):
+    with pytest.raises(InputError, match=message):
+        Objective(metric)
+
+
+def test_lower_is_better_for_losses_and_deviations_alone():
+    modes = {name: Objective(f"val/{name}").mode for name in ("weighted_accuracy", "loss", "std_accuracy")}
+    assert modes == {"weighted_accuracy": "max", "loss": "min", "std_accuracy": "min"}
+    assert Objective("val/loss").is_reached(0.3, 0.3)
+    assert not Objective().is_reached(0.3, 0.31)
+
+
+def test_a_score_is_judged_in_its_own_direction():
+    error, gain = (Objective.of(None, (Score("figure", up),)) for up in (False, True))
+    assert error.metric == "val/weighted_figure"
+    assert (error.mode, gain.mode) == ("min", "max")
+    rows = [{"id": k, error.metric: value, "traffic/mib": 1.0} for k, value in enumerate([-2.0, -5.0, 3.0])]
+    assert (error.best(rows)["id"], gain.best(rows)["id"]) == (1, 2)
+    assert (error.is_reached(2.0, 2.5), gain.is_reached(2.0, 2.5)) == (True, False)
+    with pytest.raises(InputError, match=r"metric is 'val/weighted_accuracy'.*one of val/weighted_figure, "):
+        Objective.of("val/weighted_accuracy", error.scores)
+
+
+def test_ties_go_to_lower_traffic_then_to_the_earlier_trial():
+    rows = [
+        {"id": 0, "val/weighted_accuracy": 0.8, "traffic/mib": 9.0},
+        {"id": 1, "val/weighted_accuracy": 0.9, "traffic/mib": 5.0},
+        {"id": 2, "val/weighted_accuracy": 0.9, "traffic/mib": 4.0},
+        {"id": 3, "val/weighted_accuracy": 0.9, "traffic/mib": 4.0},
+        {"id": 4, "val/weighted_accuracy": float("nan"), "traffic/mib": 0.0},
+        {"id": 5, "val/weighted_accuracy": None, "traffic/mib": 0.0},
+    ]
+    best = Objective().best(rows)
+    assert best is not None
+    assert best["id"] == 2
+    assert Objective().best(rows[4:]) is None
+
+
+def test_a_second_objective_is_traffic_and_low():
+    two = Objective("val/loss", second="traffic/mib")
+    assert (two.metrics, two.directions) == (["val/loss", "traffic/mib"], ["minimize", "minimize"])
+    assert Objective(second="traffic/mib").directions == ["maximize", "minimize"]
+    assert Objective().directions == ["maximize"]
+    with pytest.raises(InputError, match=r"second_metric is 'val/loss'; only traffic/mib"):
+        Objective(second="val/loss")
+
+
+def test_all_cores_are_available_for_trials_next_to_a_gpu(monkeypatch: pytest.MonkeyPatch):
+    asked: dict[str, object] = {}
+
+    def init(address: str, **options: object) -> None:
+        asked.update(options)
+        raise RuntimeError("no Ray in this test")
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    for module in ("lit_cfl.tune.cluster", "lit_cfl.engines.ray.cluster"):
+        monkeypatch.setattr(f"{module}.count_cores", lambda: 7)
+    monkeypatch.setattr("ray.init", init)
+    with pytest.raises(InputError, match="no Ray in this test"), connect_to_ray(None, Resources(cpus=1, gpus=0.25)):
+        pass
+    assert (asked["num_cpus"], asked["num_gpus"]) == (7, 2)
