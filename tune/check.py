@@ -81,6 +81,26 @@ class PreparedStudy:
         return lines
 
 
+def check_study(study: Study) -> tuple[Study, Experiment, dict[str, Experiment]]:
+    """Checks everything in a study that can be checked without its data.
+
+    Returns:
+        The study with its seeds, the base's experiment, and the experiments at the corners of the space and at the
+            study's points, by their values in words.
+
+    Raises:
+        InputError: an unknown option, a refused value, a searcher that cannot be used.
+    """
+    base, space = study.whole_base, study.search_space
+    with prefix_errors("base"):
+        default = build(base)
+    _require_reserved_gpus(study, default)
+    corners = {format_values(point): point for point in [*space.corners(), *study.own_settings]}
+    built = {name: _build(base, name, space.words(point)) for name, point in corners.items()}
+    sampler_of(study)
+    return replace(study, seeds=study.seeds or default.seeds), default, built
+
+
 def prepare(study: Study, path: Path) -> PreparedStudy:
     """Checks a whole study, loads the base's data, and collects what the study's run needs.
 
@@ -89,36 +109,30 @@ def prepare(study: Study, path: Path) -> PreparedStudy:
         path: Directory of the study.
 
     Raises:
-        InputError: the study cannot run: an unknown option, a refused value, a searcher that cannot be used.
+        InputError: the study cannot run.
     """
-    base, space = study.whole_base, study.search_space
-    with prefix_errors("base"):
-        default = build(base)
-    _require_reserved_gpus(study, default)
-    corners = {format_values(point): point for point in [*space.corners(), *study.own_settings]}
-    built = {name: _build(base, name, space.words(point)) for name, point in corners.items()}
-    study = replace(study, seeds=study.seeds or default.seeds)
-    prepared, _ = replace(default, seeds=study.seeds).try_out(study.seeds[0])
+    study, default, corners = check_study(study)
+    seeds, limits = study.seeds or default.seeds, study.limits
+    prepared, _ = replace(default, seeds=seeds).try_out(seeds[0])
     require_validation(prepared)
     prepared.engine.close()
     scores = prepared.engine.scores
     del prepared
     release_gpu_memory()
     objective = Objective.of(study.metric, scores, study.second_metric)
-    for experiment in (default, *built.values()):
+    for experiment in (default, *corners.values()):
         experiment.evaluation.require_reported(objective.metric, scores, "metric")
-    require_possible_target(objective.metric, study.limits.target, scores, "limits.target")
+    require_possible_target(objective.metric, limits.target, scores, "limits.target")
     study = replace(study, metric=objective.metric)
-    sampler_of(study)
-    late = max(experiment.algorithm.first_clustering_round() for experiment in built.values())
+    late = max(experiment.algorithm.first_clustering_round() for experiment in corners.values())
     first = study.first_rung(default.rounds, late)
     scheduler = scheduler_of(study, objective, default.rounds, first)
     has_rule = study.may_stop and study.scheduler is None and study.stopping.eta > 1
     rule = StoppingRule(first, default.rounds, objective.mode == "min", study.stopping.eta) if has_rule else None
     watched = rule is not None or scheduler is not None
     job = TrialJob(study, objective, path.absolute() / TRIALS, watched=watched)
-    checked = PreparedStudy(job, default, built, rule, scheduler)
-    needed, given = len(checked.settings), study.limits.trials if space.grid else study.num_trials
+    checked = PreparedStudy(job, default, corners, rule, scheduler)
+    needed, given = len(checked.settings), limits.trials if study.search_space.grid else study.num_trials
     if given is not None and given < needed:
         raise InputError(
             f"limits.trials is {given}, but the base's setting, the points and the grid make {needed} trials; give "

@@ -8,6 +8,7 @@ from typing import Any
 import docstring_parser
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from jsonargparse.typing import register_type
+from yaml import YAMLError
 
 from lit_cfl.config.files import read_config, read_folders
 from lit_cfl.config.messages import describe_wrong_value
@@ -28,8 +29,11 @@ from lit_cfl.tune.study import Limits, Resources, Stopping, Study
 def _announce(path: Path) -> None:
     """Warns of the user's own classes that an opened study names. Raises InputError if the directory holds no study."""
     file = require_study_file(path)
-    study = parse_yaml(file.read_text("utf-8"))
-    folders = [*read_folders(file, study["base"]), str(Path().resolve())]
+    try:
+        study = parse_yaml(file.read_text("utf-8"))
+        folders = [*read_folders(file, study["base"]), str(Path().resolve())]
+    except (YAMLError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise InputError(f"{file} is damaged ({error}); put the original back, or start another study") from error
     announce_classes(path, [study], [folder for folder in folders if not inside(folder, path)])
 
 

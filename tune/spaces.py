@@ -10,9 +10,6 @@ from typing import Any
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import Trial, create_trial
 
-_MANY_CORNERS = 8  # maximum number of combined corners; beyond it, one parameter changes at a time
-
-
 Distribution = FloatDistribution | IntDistribution | CategoricalDistribution  # Optuna's distributions
 
 
@@ -155,18 +152,13 @@ class Space:
         return [*chosen, *(f"--{option}={as_word(value)}" for option, value in given.items())]
 
     def corners(self) -> list[dict[str, Any]]:
-        """Returns points at the ends of all ranges and at each choice, for each algorithm."""
-        return [point for name in self.algorithms or [""] for point in self._corners_of(name)]
-
-    def _corners_of(self, name: str) -> list[dict[str, Any]]:
-        ends = {p.key: corners(p.distribution) for p in self.of(name)}
-        if prod(len(values) for values in ends.values()) <= _MANY_CORNERS:
-            points = [dict(zip(ends, values, strict=True)) for values in product(*ends.values())]
-        else:
-            first = {key: values[0] for key, values in ends.items()}
-            points = [first | {key: value} for key, values in ends.items() for value in values]
-        chosen = {"algorithm": name} if name else {}
-        return list({as_word(point): chosen | point for point in points}.values())  # without duplicates
+        """Returns points for each algorithm: with the first values, and with one other end of a range or choice."""
+        found: list[dict[str, Any]] = []
+        for name in self.algorithms or [""]:
+            ends = {p.key: corners(p.distribution) for p in self.of(name)}
+            first = ({"algorithm": name} if name else {}) | {key: values[0] for key, values in ends.items()}
+            found += [first, *(first | {key: value} for key, values in ends.items() for value in values[1:])]
+        return found
 
 
 def as_word(value: Any) -> str:

@@ -95,7 +95,7 @@ class Kills:
     def __init__(self, folder: Path, at_once: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.at_once, self.reference = folder, at_once, folder / "undisturbed"
-        study: dict[str, Any] = yaml.safe_load(config_path("tune/quickstart").read_text())
+        study: dict[str, Any] = yaml.safe_load(Path(config_path("tune/quickstart")).read_text())
         limits = {"trials": 1 + len(_POINTS), "concurrent": at_once}
         study |= {"points": _POINTS, "limits": limits, "stopping": {"eta": 2, "first": 2}, "num_repeats": 0}
         (folder / "study.yaml").write_text(yaml.safe_dump(study))

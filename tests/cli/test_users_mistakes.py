@@ -477,9 +477,6 @@ SPACE '{algorithm.num_clusters: {lograndint: [0, 8]}}' => space | algorithm.num_
 SPACE '{algorithm.num_clusters: {randint: [2, 8], step: 2}}' => space | algorithm.num_clusters | step | 2 | uniform
 SPACE '{algorithm.num_clusters: {choice: [2, 2]}}' => space | algorithm.num_clusters | [2, 2] | different
 SPACE '{algorithm.num_clusters: {uniform: [2, 4]}}' => algorithm.num_clusters | 2.0 | randint
-SPACE '{algorithm.num_clusters: {randint: [2, 14]}}' => algorithm.num_clusters | 13 | 12
-SPACE '{cohort_size: {choice: [5, 100]}}' => cohort_size | 100 | 12
-SPACE '{data.validation: {choice: [0.25, 0.0]}}' => data.validation | 0 | validation
 SPACE '{algorithm: IFCA}' => space | algorithm | IFCA | choice
 SPACE '{algorithm: {choice: [IFCA, IFCA]}}' => space | IFCA | twice | once
 SPACE '{algorithm: {choice: [FedAvg, IFCAA]}}' => algorithm | IFCAA | IFCA
@@ -492,7 +489,7 @@ SPACE '{algorithm.num_clusters: {grid: [2, 3]}, algorithm.eta_g: {uniform: [0, 1
     => space | algorithm.eta_g | grid
 SPACE '{algorithm.num_clusters: {grid: [2, 3]}, algorithm.eta_g: {choice: [0, 1]}}' \
     => space | algorithm.eta_g | choice | grid
-SPACE '{algorithm.num_clusters: {grid: [2, 3, 4, 5]}}' => limits.trials | 3 | 4
+SPACE '{algorithm.num_clusters: {grid: [2, 3, 4, 5]}}' => limits.trials | 3 | 5
 SPACE '{algorithm.num_clusters: {grid: [2, 3, 4]}}' --searcher TPESampler => searcher | TPESampler | grid
 SPACE '{algorithm: {choice: [FedAvg, {class_path: IFCA, space: {num_clusters: {grid: [2]}}}]}}' => grid | choice
 SPACE '{algorithm: {choice: [FedAvg, IFCA]}}' --points '[{algorithm: FedAvgg}]' => points | algorithm | FedAvgg | FedAvg

@@ -25,8 +25,7 @@ def test_it_has_a_line_per_corner_and_point_and_writes_nothing(capsys: pytest.Ca
         "  IFCA: algorithm = IFCA, IFCA.num_clusters = 3",
         *(
             f"  FedGroup: algorithm = FedGroup, FedGroup.eta_g = {rate:g}, FedGroup.num_clusters = {number}"
-            for rate in (0.001, 0.1)
-            for number in (2, 3)
+            for rate, number in ((0.001, 2), (0.1, 2), (0.001, 3))
         ),
     ]
     assert [file.name for file in Path().iterdir()] == ["study-to-run.yaml"]
