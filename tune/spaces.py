@@ -7,7 +7,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import Trial, create_trial
 
 Distribution = FloatDistribution | IntDistribution | CategoricalDistribution  # Optuna's distributions
@@ -116,9 +116,11 @@ class Space:
         own = (p.key for p in self.of(str(kept.get("algorithm", ""))))
         return kept | {key: config[key] for key in own if key in config}
 
-    def distributions(self) -> dict[str, BaseDistribution]:
+    def distributions(self) -> dict[str, Distribution]:
         """Returns the distribution of each parameter by its key, and of the algorithm if several are searched."""
-        several = {"algorithm": CategoricalDistribution(list(self.algorithms))} if self.algorithms else {}
+        several: dict[str, Distribution] = {}
+        if self.algorithms:
+            several["algorithm"] = CategoricalDistribution(list(self.algorithms))
         return several | {p.key: p.distribution for p in self.parameters}
 
     def rounded(self, params: Mapping[str, Any]) -> dict[str, Any]:

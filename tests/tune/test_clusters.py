@@ -262,10 +262,10 @@ def test_a_launched_study_comes_back_with_its_best(token_cluster: Cluster, tmp_p
     words = ["--config", "study-to-run.yaml", "--address", token_cluster.url, "--remote_dir", str(tmp_path / "jobs")]
     code, said = token_cluster.run(["-m", "lit_cfl.tune.launch", *words, "--study_dir", "there"], tmp_path)
     assert code == 0, said
-    assert "2 trials: 2 finished, 0 stopped early, 0 failed" in said
+    assert "3 trials: 3 finished, 0 stopped early, 0 failed" in said
     with (tmp_path / "there" / "trials.csv").open() as file:
         rows = {row["trial_id"]: row for row in csv.DictReader(file)}
-    assert [row["repeats"] for row in rows.values()] == ["", "0000", ""]  # the grid also contains the default setting
+    assert [row["origin"] for row in rows.values()] == ["default", "search", "search"]
     assert {row["status"] for row in rows.values()} == {"finished"}
     assert {path.name for path in (tmp_path / "there" / "trials").iterdir()} == set(rows)
     assert not (tmp_path / "there" / "ray").exists()  # Ray's pickles were not copied
