@@ -62,8 +62,7 @@ class PreparedStudy:
         """The number of trials, their rounds and their seeds, in words."""
         seeds = self.job.seeds
         under = f"seed {seeds[0]}" if len(seeds) == 1 else f"the seeds {', '.join(map(str, seeds))} each"
-        different = {repr(sorted(setting.items())) for setting in self.settings}
-        trials = count_noun(self.limit or len(different), "trial")
+        trials = count_noun(self.limit or len(self.settings), "trial")
         return f"{trials} of {count_noun(self.default.rounds, 'round')} under {under}"
 
     @property

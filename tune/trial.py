@@ -110,29 +110,22 @@ class TrialJob:
         by_ray = experiment.engine == "ray" or bool(plan.workers)
         return "cpu" if not self.study.resources.gpus and not by_ray and experiment.device == "auto" else None
 
-    def experiment(self, values: Mapping[str, Any], name: str) -> Experiment:
-        """Builds the experiment at a point of the space, named after the study and `name`."""
-        experiment = build(self.study.whole_base, self.study.search_space.words(values))
-        notes = ", ".join(f"{key} = {value}" for key, value in values.items())
-        return self.of_trial(experiment.with_options(tracking={"notes": notes}), name)
-
     def of_setting(self, number: int, values: Mapping[str, Any]) -> Experiment:
         """Builds the experiment of a trial; number 0 is the base's own setting, which may lie outside the space."""
-        if number == 0:
-            return self.of_trial(build(self.study.whole_base), trial_id(0))
-        return self.experiment(self.study.search_space.values_of(values), trial_id(number))
-
-    def of_trial(self, experiment: Experiment, name: str) -> Experiment:
-        """Returns an experiment with the name, seeds, threads and device of a trial, and the study's data."""
+        space, tracking = self.study.search_space, {}
+        own = space.values_of(values) if number else {}
+        experiment = build(self.study.whole_base, space.words(own) if number else ())
+        if number:
+            tracking["notes"] = ", ".join(f"{key} = {value}" for key, value in own.items())
         if self.data is not None:
             self.data.give_to(experiment)
         plan = experiment.plan or PlanOptions()
         device = plan.device or self._device(experiment, plan)
         return experiment.with_options(
-            name=f"{self.study.name}-{name}",
+            name=f"{self.study.name}-{trial_id(number)}",
             seeds=list(self.seeds),
             plan={"threads": plan.threads or self.study.resources.threads, "device": device},
-            tracking={"group": experiment.tracking.group or self.study.name},
+            tracking=tracking | {"group": experiment.tracking.group or self.study.name},
         )
 
 

@@ -10,7 +10,7 @@ from golden_cases import searched_study, study_files
 from optuna.trial import TrialState, create_trial
 from studies import ALGORITHMS, base
 
-from lit_cfl.config.variants import build
+from lit_cfl.config.variants import base_config, build
 from lit_cfl.errors import InputError
 from lit_cfl.runs.run import FinishedRun
 from lit_cfl.storage.csv_log import read_frame, read_table
@@ -99,7 +99,8 @@ def test_rounds_by_which_no_trial_is_stopped_are_reported_once_a_second(
 def test_a_trial_without_a_share_of_a_gpu_trains_on_the_cpu(
     gpus: float, changes: dict[str, Any], device: str | None, job: TrialJob
 ):
-    experiment = with_study(job, resources=Resources(gpus=gpus)).of_trial(build(base(**changes)), "0001")
+    changed = with_study(job, resources=Resources(gpus=gpus), base=base_config(base(**changes)))
+    experiment = changed.of_setting(0, {})
     assert experiment.plan is not None
     assert experiment.plan.device == device
     assert experiment.to_dict()["plan"]["device"] == device
