@@ -48,7 +48,8 @@ class Limits:
     Args:
         trials: Number of trials; None = 20, or all of a grid.
         minutes: Minutes after which running trials are stopped; None = no limit.
-        trial_minutes: Minutes after which a trial, or a run on a new seed, has failed; None = no limit.
+        trial_minutes: Minutes after which a trial has failed, looked at after each round of its first seed; None = no
+            limit.
         target: Score of a finished trial that ends the study; None = never.
         concurrent: Maximum number of trials at the same time; None = as many as the resources allow.
     """
