@@ -62,7 +62,11 @@ def typed(config: Path, *words: str) -> int:
         ),
         ({"stopping": {"eta": 0.5}}, [], "stopping.eta is 0.5; give 1 (no trial is stopped) or more"),
         ({"scheduler": "ASHASchedler"}, [], "scheduler 'ASHASchedler' cannot be used (did you mean ASHAScheduler?)"),
-        ({"scheduler": "ray.tune.schedulers.HyperBandScheduler"}, [], "cannot be used. Give one of ASHAScheduler, "),
+        (
+            {"scheduler": "ray.tune.schedulers.HyperBandScheduler"},
+            [],
+            "cannot be used (did you mean ASHAScheduler?). Give one of ASHAScheduler, ",
+        ),
         (
             {"scheduler": {"class_path": "ASHAScheduler", "init_args": {"eta": 2}}},
             [],
