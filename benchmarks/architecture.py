@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
 PICTURE = ROOT / "docs" / "architecture.png"
 SOURCES = {"lit_cfl": ROOT / "lit_cfl", "lit_cfl.tune": ROOT / "tune", "lit_cfl.datamodules": ROOT / "datamodules"}
-APART = ("engines.ray", "engines.choose_plan")  # modules and subfolders that are shown as separate parts
+APART = ("engines.ray", "engines.choose_plan", "runs.many")  # modules and subfolders that are shown as separate parts
 ENTRIES = ("", "__main__")  # left out: `lit_cfl/__init__.py` and `python -m lit_cfl` import everything lazily, by name
 Imports = dict[str, set[str]]
 

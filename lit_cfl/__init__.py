@@ -13,10 +13,10 @@ from lit_cfl.engines.reproducible_products import ask_for_reproducible_products
 
 if TYPE_CHECKING:
     from lit_cfl.compare.from_python import compare as compare
-    from lit_cfl.compare.run_many import run_many as run_many
     from lit_cfl.config.variants import load_experiment as load_experiment
     from lit_cfl.experiment import Experiment as Experiment
     from lit_cfl.runs.load_run import load_run as load_run
+    from lit_cfl.runs.many import run_many as run_many
     from lit_cfl.runs.run import run as run
     from lit_cfl.tune.from_python import tune as tune
 
@@ -28,7 +28,7 @@ _HOMES = {
     "load_experiment": "lit_cfl.config.variants",
     "load_run": "lit_cfl.runs.load_run",
     "run": "lit_cfl.runs.run",
-    "run_many": "lit_cfl.compare.run_many",
+    "run_many": "lit_cfl.runs.many",
 }
 _CALLABLE = ("compare", "tune")  # packages that can be called like functions
 __all__ = ["Experiment", "__version__", "compare", "load_experiment", "load_run", "run", "run_many", "tune"]

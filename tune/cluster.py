@@ -1,10 +1,8 @@
 """The Ray cluster of a study: an existing one, or one on this machine for the duration of the study."""
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import floor
 
 import ray
 import torch
@@ -18,13 +16,13 @@ from lit_cfl.tune.study import Resources
 
 _SETTINGS = {
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",  # the study prints why a trial was restarted or failed
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a trial that fails before its first round reports no metric
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the runs write their own files
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # our own signal handler also stops Ray
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths then mean the same as when they were checked
 }
-_FREE_MIB = 200
 
 
 @contextmanager
@@ -60,23 +58,6 @@ def connect_to_ray(address: str | None, resources: Resources) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
-
-
-def count_places(address: str | None, resources: Resources) -> int | None:
-    """Counts the trials that fit on this machine at the same time; None if they run on an existing Ray cluster.
-
-    Raises:
-        InputError: this machine lacks the resources that a trial needs.
-    """
-    if address is not None or ray_cluster.is_there():
-        return None
-    machine, share = _this_machine(), resources.gpus
-    _require(resources, [machine], "this machine")
-    places = machine["CPU"] / resources.cpus
-    if share:
-        each = 1 / share if share >= 1 else floor(1 / share)  # a share below 1 is of one GPU
-        places = min(places, machine["GPU"] * each)
-    return floor(places)
 
 
 def _this_machine() -> dict[str, float]:
@@ -117,14 +98,4 @@ def require_shared_folder(path: str) -> None:
         raise InputError(
             f"{path} does not exist on {', '.join(blind)}: a trial writes its directory where it runs; give a "
             "--study_dir on a file system that all nodes of the cluster share (with lit-cfl launch: a --remote_dir)"
-        )
-
-
-def require_room(path: str) -> None:
-    """Raises InputError if the disk of a folder is so full that Ray would stop during the study."""
-    free = shutil.disk_usage(path).free // 2**20
-    if free < _FREE_MIB:
-        raise InputError(
-            f"only {free} MiB are free on the disk of {path}; free at least {_FREE_MIB} MiB, or choose another "
-            "--study_dir"
         )

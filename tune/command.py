@@ -6,27 +6,26 @@ from shlex import quote
 
 from rich.console import Console
 
+from lit_cfl.compare.tables import show_table
 from lit_cfl.config.own_code import no_code_from
 from lit_cfl.errors import Interrupted, count_noun, join_ids
 from lit_cfl.metric_names import Row
 from lit_cfl.progress.console import new_console
 from lit_cfl.progress.summary_table import page_line
-from lit_cfl.progress.tables import new_table
-from lit_cfl.tune import dry_run
+from lit_cfl.tune.check import PreparedStudy, prepare
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.options import StudyRequest, parse_study
 from lit_cfl.tune.pictures import METHOD, NO_IMPORTANCE
 from lit_cfl.tune.record import DEFAULT, ERROR, FAILED_STATUS, FINISHED_STATUS, STOPPED_STATUS, find_resumed_directory
-from lit_cfl.tune.repeats import BEST, Repeated
+from lit_cfl.tune.result import StudyResult
 from lit_cfl.tune.search import require_unused, run_study
 from lit_cfl.tune.spaces import format_values
 from lit_cfl.tune.study import Study
-from lit_cfl.tune.study_result import StudyResult
 
 
 def closing_table(console: Console, study: Study, result: StudyResult) -> None:
     """Prints the best setting, the results on new seeds, the parameters' importance, and the failures."""
-    trained = [row for row in result.rows if not row["repeats"]]
+    trained = result.trained
     count = {status: sum(row["status"] == status for row in trained) for status in (FINISHED_STATUS, FAILED_STATUS)}
     stopped, repeats = len(trained) - sum(count.values()), len(result.rows) - len(trained)
     known = f"; {repeats} more repeated an earlier setting" if repeats else ""
@@ -46,7 +45,9 @@ def closing_table(console: Console, study: Study, result: StudyResult) -> None:
         for line in _better_when_stopped(trained, result.best, result.objective):
             _say(console, line)
     if result.repeated is not None:
-        _figures(console, result.repeated, (result.objective.metric, result.objective.test))
+        show_table(console, result.repeated)
+        for note in result.repeated.notes:
+            _say(console, note)
     if result.importance:
         shares = ", ".join(f"{key} {share:.2f}" for key, share in result.importance.items())
         _say(console, f"Importance ({METHOD}): {shares}")
@@ -55,8 +56,6 @@ def closing_table(console: Console, study: Study, result: StudyResult) -> None:
     for row in trained:
         if row["status"] == FAILED_STATUS:
             _say(console, f"failed: {row['trial_id']}: {row[ERROR]}")
-    if result.to_upload is not None:
-        _say(console, result.to_upload)
     _say(console, f"Files: {result.path}")
     _say(console, page_line(result.path))
 
@@ -74,16 +73,16 @@ def _better_when_stopped(trained: Sequence[Row], best: Row, objective: Objective
         )
 
 
-def _figures(console: Console, repeated: Repeated, metrics: Sequence[str]) -> None:
-    table = new_table("", *metrics)
-    for setting in (BEST, DEFAULT):
-        figures = repeated.figures[setting]
-        table.add_row(setting, *(str(figures[name]) if name in figures else "-" for name in metrics))
-    table.add_row("gain", "", "-" if repeated.gain is None else str(repeated.gain))
-    console.print(table)
-    _say(console, f"(means and 95 % intervals over the new seeds {repeated.seeds})")
-    for line in repeated.failed:
-        _say(console, f"not repeated: {line}")
+def _show_plan(console: Console, prepared: PreparedStudy) -> None:
+    """Prints what a study would run, with a line for each corner of the space and each point."""
+    study = prepared.study
+    for line in (f"{prepared.size}, over {', '.join(study.search_space.distributions())}", *prepared.notices):
+        _say(console, f"{line}.")
+    if study.num_repeats:
+        _say(console, f"At the end: the best and the default setting on {count_noun(study.num_repeats, 'new seed')}.")
+    _say(console, "Corners of the space and points, as built; nothing is trained:")
+    for values, experiment in prepared.corners.items():
+        _say(console, f"  {type(experiment.algorithm).__name__}: {values}")
 
 
 def _say(console: Console, line: str) -> None:
@@ -100,7 +99,7 @@ def _search(request: StudyRequest) -> int:
     console, path = new_console(), request.directory
     if request.dry_run:
         require_unused(path)
-        dry_run.show(console, request.study, path, request.address)
+        _show_plan(console, prepare(request.study, path))
         return 0
     try:
         result = run_study(request, partial(_say, console))

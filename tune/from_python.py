@@ -10,8 +10,8 @@ from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment, content_for_processes
 from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.record import find_resumed_directory
+from lit_cfl.tune.result import StudyResult
 from lit_cfl.tune.search import run_study
-from lit_cfl.tune.study_result import StudyResult
 
 
 def tune(

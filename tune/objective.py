@@ -1,6 +1,6 @@
 """The objective of a study, maximised or minimised: a validation metric, never a test metric."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
@@ -9,10 +9,8 @@ from lit_cfl.errors import InputError
 from lit_cfl.experiment import PreparedRun
 from lit_cfl.metric_names import Row, choosable_columns, higher_is_better, main_column, suggest_column
 from lit_cfl.scores import CLASSIFIER, Scores
-from lit_cfl.statistics import Interval, paired_difference
 
 TRAFFIC = "traffic/mib"  # column that decides ties
-_FAR = 1e9  # larger than any value of a metric
 
 
 @dataclass(frozen=True)
@@ -62,11 +60,6 @@ class Objective:
         return "max" if higher_is_better(self.metric, self.scores) else "min"
 
     @property
-    def worst(self) -> float:
-        """The value assigned to a failed trial."""
-        return _FAR if self.mode == "min" else -_FAR
-
-    @property
     def is_global(self) -> bool:
         """Whether the metric belongs to a global model, which only some algorithms have."""
         return self.metric in {f"val/global_{score.name}" for score in self.scores}
@@ -76,23 +69,9 @@ class Objective:
         """The task's main validation metric, which every trial reports."""
         return main_column(self.scores)
 
-    @property
-    def test(self) -> str:
-        """The study's metric on test data, by which the best and the default setting are compared."""
-        return f"test/{self.metric.removeprefix('val/')}"
-
     def is_reached(self, value: float, target: float) -> bool:
         """Returns whether a value is at least as good as the target."""
         return value <= target if self.mode == "min" else value >= target
-
-    def gain(self, best: Mapping[int, float | None], default: Mapping[int, float | None]) -> Interval:
-        """Computes the gain of the best setting over the default on test data, paired by seed; positive = better.
-
-        Args:
-            best, default: Values of `test` by seed; None = unknown.
-        """
-        better, worse = (best, default) if self.mode == "max" else (default, best)
-        return paired_difference(better, worse)
 
     def best(self, rows: Sequence[Row]) -> Row | None:
         """Returns the row with the best finite metric; ties go to lower traffic, then to the earlier trial.

@@ -8,6 +8,7 @@ from typing import Any
 import docstring_parser
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from jsonargparse.typing import register_type
+from yaml import YAMLError
 
 from lit_cfl.config.catalogue import config_files, config_path, rename_configs
 from lit_cfl.config.explain import explain
@@ -19,22 +20,20 @@ from lit_cfl.config.words import FLAGS, arrange, given_options
 from lit_cfl.errors import InputError, prefix_errors
 from lit_cfl.experiment import Experiment
 from lit_cfl.runs.run_directory import default_run_directory
-from lit_cfl.storage.digests import read_sealed
 from lit_cfl.storage.given_paths import resolve_directory
 from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tune.record import STUDY, find_resumed_directory, require_study_file
-from lit_cfl.tune.study import Limits, Resources, Study
+from lit_cfl.tune.study import Limits, Resources, Stopping, Study
 
 
-def require_intact(path: Path) -> None:
-    """Checks that a study's file is unchanged, and warns of the user's own classes that it names.
-
-    Raises:
-        InputError: there is no such file, it was changed, or it names code that lies in the directory itself.
-    """
+def _announce(path: Path) -> None:
+    """Warns of the user's own classes that an opened study names. Raises InputError if the directory holds no study."""
     file = require_study_file(path)
-    study = parse_yaml(read_sealed(file)[0])
-    folders = [*read_folders(file, study["base"]), str(Path().resolve())]
+    try:
+        study = parse_yaml(file.read_text("utf-8"))
+        folders = [*read_folders(file, study["base"]), str(Path().resolve())]
+    except (YAMLError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise InputError(f"{file} is damaged ({error}); put the original back, or start another study") from error
     announce_classes(path, [study], [folder for folder in folders if not inside(folder, path)])
 
 
@@ -75,6 +74,7 @@ class AsWritten:
         self.content = content
 
 
+_GROUPS = (("resources", Resources), ("limits", Limits), ("stopping", Stopping))
 register_type(AsWritten, serializer=lambda written: written.content)
 _OF_COMMAND = dict.fromkeys(("config", "study_dir", "resume", "ray", "dry-run"), Any)
 _AS_WRITTEN = ("base", "space", "points", "searcher", "scheduler")  # options that name classes of other packages
@@ -173,7 +173,7 @@ def _with_recorded_study(arguments: Sequence[str], content: Mapping[str, Any] | 
             f"--resume continues the study unchanged; leave out {others[0]} (only --ray.address and --limits.* may be "
             "given)"
         )
-    require_intact(path)
+    _announce(path)
     return ["--config", str(path / STUDY), *words]
 
 
@@ -211,10 +211,8 @@ def _group(name: str, kind: type, given: Any) -> Any:
 
 
 def _build(read: Namespace) -> Study:
-    """Builds the study; base, space, points, searcher and scheduler stay unparsed."""
+    """Builds the study; base, space, points and searcher stay unparsed."""
     given = read.as_dict()
     given |= {name: given[name].content for name in _AS_WRITTEN if given[name] is not None}
-    groups = {
-        name: _group(name, kind, given.pop(name)) for name, kind in (("resources", Resources), ("limits", Limits))
-    }
+    groups = {name: _group(name, kind, given.pop(name)) for name, kind in _GROUPS}
     return Study(**given, **groups)

@@ -1,41 +1,71 @@
-"""The pictures of a study, for its directory and its page, and the importance of its parameters.
+"""The figures of a study, for its directory and its page, and the importance of its parameters.
 
-Importance is PED-ANOVA (Watanabe, Bansal, Hutter, IJCAI 2023; for parameters of one algorithm among several Itakura et
-al., KDD 2026), as Optuna computes it: how much the values of the best quarter of the trials differ from those of all
-trials. Only finished trials count: the last figure of one that was stopped early is not its result.
+Importance is PED-ANOVA (Watanabe, Bansal, Hutter, IJCAI 2023), as Optuna computes it: how much a parameter's values in
+the best quarter of its trials differ from those in all of them. Only finished trials that have the parameter count.
 """
 
+import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from math import isfinite
-from pathlib import Path
+from itertools import product
+from typing import Any
 
 import optuna
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import create_trial
 
 from lit_cfl.metric_names import Row
-from lit_cfl.pictures import files
-from lit_cfl.pictures import search as figures
-from lit_cfl.pictures.figure import Figure
-from lit_cfl.pictures.guard import DrawingGuard
+from lit_cfl.pictures.colours import line_styles
+from lit_cfl.pictures.figure import Figure, finite_number
+from lit_cfl.pictures.panels import BLACK, Curve, Panel, Points, Style, plain
 from lit_cfl.tune.objective import TRAFFIC, Objective
-from lit_cfl.tune.record import FINISHED_STATUS
-from lit_cfl.tune.space_file import is_inside
-from lit_cfl.tune.spaces import Space
+from lit_cfl.tune.record import FAILED_STATUS, FINISHED_STATUS, STOPPED_STATUS
+from lit_cfl.tune.spaces import Space, contains
 
 METHOD = "PED-ANOVA"
-FEWEST_TRIALS = 8  # minimum number of trials, so that the best quarter has two
+FEWEST_TRIALS = 10  # minimum number of finished trials that have a parameter
 NO_IMPORTANCE = (
-    f"Importance of the parameters: unknown; it needs {FEWEST_TRIALS} finished trials with settings in the search "
-    "space, whose scores differ"
+    f"Importance of the parameters: unknown; a parameter needs {FEWEST_TRIALS} finished trials that have it, whose "
+    "scores differ"
 )
-EVALUATOR = PedAnovaImportanceEvaluator(target_quantile=0.25)
+_MOST_SLICES = 12
+_WIDE = 10  # ratio of values above which their axis is logarithmic
+_LONG_NAME = 22  # maximum number of letters of a parameter's name on one line under a panel
+_LONGEST_LABEL = 18  # maximum number of letters of a choice on an axis
+_MARKERS = {FINISHED_STATUS: "o", STOPPED_STATUS: "v", FAILED_STATUS: "X"}
+_BEST, _FRONT = "best so far", "Pareto front"
+_SHAPES = "Triangles are trials that were stopped early or still run"
+
+
+class _Trials:
+    """The trials of a study as points: one colour for each algorithm, one marker for each status."""
+
+    def __init__(self, rows: Sequence[Row], objective: Objective) -> None:
+        self.rows, self.metric = rows, objective.metric
+        self.known = [row for row in rows if finite_number(row.get(self.metric)) is not None]
+        self.finished = [row for row in self.known if row["status"] == FINISHED_STATUS]
+        names = list(dict.fromkeys(str(row.get("algorithm") or "trials") for row in rows))
+        colours = {name: style.colour for name, style in line_styles(names).items()}
+        several = len(names) > 1  # then the legend names the algorithms, else the shapes
+        self.styles = {
+            f"{name} {status}": Style(
+                colour, "", marker, 4, label=plain(name if several else status), named=marker == "o" or not several
+            )
+            for (name, colour), (status, marker) in product(colours.items(), _MARKERS.items())
+        } | {_BEST: Style(BLACK), _FRONT: Style(BLACK)}
+
+    def points(self, rows: Sequence[Row], column: str, y: float | None = None) -> list[Points]:
+        """Returns trials as points: x is a column's value, y the metric or the given number."""
+        groups: dict[str, list[Row]] = {}
+        for row in rows:
+            status = row["status"] if row["status"] in _MARKERS else STOPPED_STATUS
+            groups.setdefault(f"{row.get('algorithm') or 'trials'} {status}", []).append(row)
+        heights = {name: [float(row[self.metric] if y is None else y) for row in own] for name, own in groups.items()}
+        return [Points(name, [float(row[column]) for row in own], heights[name]) for name, own in groups.items()]
 
 
 def list_figures(
-    rows: Sequence[Row], parameters: Sequence[str], objective: Objective, shares: Mapping[str, float]
+    rows: Sequence[Row], parameters: Sequence[str], objective: Objective
 ) -> dict[str, Callable[[], Figure | None]]:
     """Returns functions that draw a study's figures, by name; each returns None if its figure would be empty.
 
@@ -43,88 +73,145 @@ def list_figures(
         rows: Rows of the trained trials by number.
         parameters: Names of the values that a trial may have.
         objective: Objective by which trials are compared.
-        shares: Importance of each parameter.
     """
-    search = figures.Search(rows, objective.metric, parameters, objective.best, TRAFFIC)
-    costed = [row for row in search.of(FINISHED_STATUS) if row.get(TRAFFIC) is not None]
+    trials = _Trials(rows, objective)
+    if not trials.known:
+        return {}
     return {
-        "history": lambda: figures.history(search),
-        "importance": lambda: figures.importance(shares, METHOD),
-        "pareto": lambda: figures.pareto(search, objective.front(costed)),
-        "slices": lambda: figures.slices(search),
+        "history": lambda: _history(trials, objective),
+        "pareto": lambda: _pareto(trials, objective),
+        "slices": lambda: _slices(trials, parameters),
     }
 
 
-def draw(
-    path: Path,
-    rows: Sequence[Row],
-    parameters: Sequence[str],
-    objective: Objective,
-    shares: Mapping[str, float],
-    guard: DrawingGuard,
-) -> None:
-    """Writes the study's pictures into a folder; skips those that would be empty or that cannot be drawn.
-
-    Args:
-        path: Folder of the pictures; earlier ones are removed.
-        rows, parameters, objective, shares: Arguments of `list_figures`.
-        guard: Handles pictures that cannot be drawn.
-    """
-    if all(row.get(objective.metric) is None or not isfinite(row[objective.metric]) for row in rows):
-        return
-    if guard("pictures", lambda: _empty_folder(path)) is not None:
-        for name, make in list_figures(rows, parameters, objective, shares).items():
-            guard(f"pictures/{name}", partial(_write, path / name, make))
-
-
-def _write(path: Path, make: Callable[[], Figure | None]) -> None:
-    figure = make()
-    if figure is not None:
-        files.write_figure(figure, path, ["png"])
+def _history(trials: _Trials, objective: Objective) -> Figure:
+    """Draws the metric by trial number, and the best finished trial so far."""
+    x, y = list[float](), list[float]()
+    for k, row in enumerate(trials.rows):
+        best = objective.best([one for one in trials.finished if one in trials.rows[: k + 1]])
+        if best is not None:  # steps: the best value so far holds until the next trial
+            x += [int(row["trial_id"])] * (2 if y else 1)
+            y += [*y[-1:], float(best[trials.metric])]
+    failed = [row for row in trials.rows if row["status"] == FAILED_STATUS]
+    lowest = min(float(row[trials.metric]) for row in trials.known)
+    dots = trials.points(trials.known, "trial_id") + trials.points(failed, "trial_id", lowest)
+    curves = [Curve(_BEST, x, y)] if x else []
+    return Figure(
+        "history",
+        "History of the search",
+        [[Panel("", "trial", trials.metric, curves, dots)]],
+        f"Each trial's last {trials.metric}; only finished trials can be the best. {_SHAPES}; a cross marks the number "
+        "of a failed one.",
+        f"Scatter plot of {len(trials.known)} trials"
+        + (f"; the best so far goes from {y[0]:.4g} to {y[-1]:.4g}." if y else "."),
+        trials.styles,
+    )
 
 
-def _empty_folder(path: Path) -> Path:
-    """Makes the folder, or removes the pictures that were drawn into it before."""
-    path.mkdir(exist_ok=True)
-    for file in path.glob("*.png"):
-        file.unlink()
-    return path
+def _pareto(trials: _Trials, objective: Objective) -> Figure | None:
+    """Draws finished trials by traffic and metric; None if all have the same traffic."""
+    rows = [row for row in trials.finished if finite_number(row.get(TRAFFIC)) is not None]
+    if len({row[TRAFFIC] for row in rows}) < 2:
+        return None
+    front = objective.front(rows)
+    x, y = list[float](), list[float]()
+    for row in front:  # steps: between two trials, the cheaper one is what a budget buys
+        x += [float(row[TRAFFIC])] * (2 if y else 1)
+        y += [*y[-1:], float(row[trials.metric])]
+    return Figure(
+        "pareto",
+        "What it costs: Pareto front",
+        [[Panel("", "traffic, MiB", trials.metric, [Curve(_FRONT, x, y)], trials.points(rows, TRAFFIC))]],
+        "Finished trials by traffic. For a trial on the front, no other one is at least as good in both.",
+        f"Scatter plot of {len(rows)} trials by traffic and {trials.metric}; on the front: "
+        f"{', '.join(str(row['trial_id']) for row in front)}.",
+        trials.styles,
+    )
+
+
+def _slices(trials: _Trials, parameters: Sequence[str]) -> Figure | None:
+    """Draws the metric against each parameter that varies, at most twelve; None if none varies."""
+    groups = {key: [row for row in trials.known if row.get(key) is not None] for key in parameters}
+    shown = [key for key, rows in groups.items() if len({str(row[key]) for row in rows}) > 1][:_MOST_SLICES]
+    panels: list[Panel | None] = [_slice(trials, key, groups[key]) for key in shown]
+    if not panels:
+        return None
+    across = min(2, len(panels))
+    panels += [None] * (-len(panels) % across)
+    return Figure(
+        "slices",
+        "One parameter at a time",
+        [panels[k : k + across] for k in range(0, len(panels), across)],
+        f"Trials by their value of each parameter that varies. {_SHAPES}.",
+        f"Scatter plots of {len(trials.known)} trials by {', '.join(shown)} and {trials.metric}.",
+        trials.styles,
+        height=1.6,
+    )
+
+
+def _slice(trials: _Trials, key: str, rows: Sequence[Row]) -> Panel:
+    values = [row[key] for row in rows]
+    is_wide, ticks = False, dict[float, str]()
+    if all(finite_number(value) is not None for value in values):
+        is_wide = min(values) > 0 and max(values) > _WIDE * min(values)
+        dots = trials.points(rows, key)
+    else:
+        words = sorted(set(map(str, values)))
+        dots = trials.points([row | {"at": words.index(str(row[key]))} for row in rows], "at")
+        ticks = {float(k): label for k, label in enumerate(short_labels(words))}
+    before, dot, name = key.rpartition(".")
+    label = f"{before}{dot}\n{name}" if dot and len(key) > _LONG_NAME else key
+    return Panel("", plain(label), trials.metric, points=dots, x_ticks=ticks, log_x=is_wide)
+
+
+def short_labels(choices: Sequence[Any]) -> list[str]:
+    """Makes a short, distinct label for each choice: for a class its name, without its module."""
+    words = [_short_label(str(choice)) for choice in choices]
+    return words if len(set(words)) == len(words) else [f"{k + 1}: {word}" for k, word in enumerate(words)]
+
+
+def _short_label(word: str) -> str:
+    try:
+        content = json.loads(word)
+    except ValueError:
+        content = word
+    if isinstance(content, dict) and "class_path" in content:
+        own = ", ".join(f"{key}={value}" for key, value in (content.get("init_args") or {}).items())
+        word = f"{str(content['class_path']).rpartition('.')[2]}({own})"
+    return word if len(word) <= _LONGEST_LABEL else word[: _LONGEST_LABEL - 1] + "…"
 
 
 def importance(rows: Sequence[Row], space: Space, objective: Objective) -> dict[str, float]:
-    """Computes each parameter's importance, as shares with sum 1, highest first; empty if there are too few trials.
+    """Computes each parameter's importance, as shares with sum 1, highest first.
 
     Args:
-        rows: Rows of trained trials; unfinished ones, and settings outside the space, are left out.
+        rows: Rows of trained trials.
         space: Search space.
         objective: Objective by which trials are compared.
 
     Returns:
-        The share of each parameter; empty with fewer than eight trials, or if no parameter mattered.
+        The share of each parameter that at least ten finished trials have; empty if there is none, or none mattered.
     """
-    study = build_study(rows, space, objective)
-    if len(study.get_trials(states=(TrialState.COMPLETE,))) < FEWEST_TRIALS:
-        return {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Optuna warns that few trials make it imprecise, as the docs say
-        found = get_param_importances(study, evaluator=EVALUATOR, normalize=False)
+    found: dict[str, float] = {}
+    finished = _Trials(rows, objective).finished
+    for key, kind in space.distributions().items():
+        own = [row for row in finished if row.get(key) is not None and contains(kind, row[key])]
+        if len(own) >= FEWEST_TRIALS:
+            found[key] = _importance_of(key, kind, own, objective)
     total = sum(found.values())
-    return {key: float(value / total) for key, value in found.items()} if total > 0 else {}
+    shares: Mapping[str, float] = {key: value / total for key, value in found.items()} if total > 0 else {}
+    return dict(sorted(shares.items(), key=lambda share: -share[1]))
 
 
-def build_study(rows: Sequence[Row], space: Space, objective: Objective) -> optuna.Study:
-    """Builds an Optuna study from the finished trials inside the space, under their trial numbers.
-
-    All other numbers are failed trials of this study.
-    """
+def _importance_of(key: str, kind: Any, rows: Sequence[Row], objective: Objective) -> float:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(direction=objective.directions[0])
-    trials: list[FrozenTrial] = []
     for row in rows:
-        own = space.of_setting(row)
-        values = {key: row[key] for key in own}
-        if row["status"] == FINISHED_STATUS and isfinite(row[objective.metric]) and is_inside(values, space):
-            trials += [create_trial(state=TrialState.FAIL) for _ in range(len(trials), int(row["trial_id"]))]
-            trials.append(create_trial(params=values, distributions=own, value=float(row[objective.metric])))
-    study.add_trials(trials)
-    return study
+        value = float(row[objective.metric])
+        study.add_trial(create_trial(params={key: row[key]}, distributions={key: kind}, value=value))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Optuna warns that few trials make it imprecise
+        found = get_param_importances(
+            study, evaluator=PedAnovaImportanceEvaluator(target_quantile=0.25), params=[key], normalize=False
+        )
+    return float(found[key])

@@ -1,7 +1,6 @@
 """Parses the `space` and the `points` of a study file."""
 
-from collections.abc import Collection, Mapping, Sequence
-from graphlib import CycleError, TopologicalSorter
+from collections.abc import Mapping, Sequence
 from math import isclose, isfinite
 from typing import Any
 
@@ -20,7 +19,6 @@ _NOT_OF_A_TRIAL = {
     "checkpoint": "it changes no result",
 }  # options of an experiment that cannot be searched
 _KINDS = ("uniform", "loguniform", "randint", "lograndint", "choice", "grid")
-_BESIDE = ("step", "when")  # keys that a parameter may have in addition to its kind
 
 
 def parse_space(content: Mapping[str, Any]) -> Space:
@@ -44,7 +42,7 @@ def parse_space(content: Mapping[str, Any]) -> Space:
     for p in parameters:
         if (reason := _NOT_OF_A_TRIAL.get(p.option.partition(".")[0])) is not None:
             raise InputError(f"space: {p.option} cannot be searched: {reason}; leave it out")
-    space = Space(tuple(_in_order(parameters)), algorithms)
+    space = Space(tuple(parameters), algorithms)
     _require_whole_grid(space)
     return space
 
@@ -73,31 +71,23 @@ def _parse_algorithms(content: Any) -> tuple[dict[str, Mapping[str, Any]], list[
             raise InputError(
                 f"space: {name}.{twice[0]} is in init_args and in space; leave it out of init_args to search it"
             )
-        parameters += [_parameter(f"{name}.{k}", f"algorithm.{k}", what, name, own) for k, what in own.items()]
+        parameters += [_parameter(f"{name}.{k}", f"algorithm.{k}", what, name) for k, what in own.items()]
     return algorithms, parameters
 
 
-def _parameter(name: str, option: str, what: Any, algorithm: str = "", own: Collection[str] = ()) -> Parameter:
-    """Parses one parameter; its conditions may name the parameters `own` of its algorithm's space."""
-    kinds = [key for key in what if key not in _BESIDE] if isinstance(what, Mapping) else []
+def _parameter(name: str, option: str, what: Any, algorithm: str = "") -> Parameter:
+    kinds = [key for key in what if key != "step"] if isinstance(what, Mapping) else []
     if len(kinds) != 1:
         example = f"{{choice: {what}}}" if isinstance(what, list) else "{uniform: [0, 1]}"
         raise InputError(f"space: {name} is {what!r}; write one of {', '.join(_KINDS)}, such as {example}")
-    kind, when = kinds[0], what.get("when") or {}
+    kind = kinds[0]
     if kind not in _KINDS:
         raise InputError(
             f"space: {name}: {kind!r} is not known{suggest(str(kind), _KINDS)}. Known: {', '.join(_KINDS)}"
         )
-    if not isinstance(when, Mapping):
-        raise InputError(f"space: {name}: when is {when!r}; write when: {{OPTION: VALUE}}, such as {{psi: update}}")
-    conditions = {f"{algorithm}.{key}" if key in own else str(key): _as_tuple(value) for key, value in when.items()}
     with prefix_errors(f"space: {name}"):
         distribution = _distribution(kind, what[kind], what.get("step"))
-    return Parameter(option, distribution, algorithm, conditions, grid=kind == "grid")
-
-
-def _as_tuple(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, list) else (value,)
+    return Parameter(option, distribution, algorithm, grid=kind == "grid")
 
 
 def _distribution(kind: str, values: Any, step: Any) -> Distribution:
@@ -158,66 +148,9 @@ def _is_multiple(value: float, step: float) -> bool:
     return isclose(round(value / step) * step, value, rel_tol=1e-9, abs_tol=1e-12)
 
 
-def _in_order(parameters: Sequence[Parameter]) -> list[Parameter]:
-    """Sorts the parameters so that each follows those that its conditions name or that would overwrite it."""
-    by_key = {p.key: p for p in parameters}
-    for p in parameters:
-        _require_conditions(p, by_key)
-    levels = TopologicalSorter({p.key: [*p.when, *_around(p, parameters)] for p in parameters})
-    try:
-        levels.prepare()
-    except CycleError as error:
-        names = ", ".join(dict.fromkeys(error.args[1]))
-        raise InputError(f"space: the conditions of {names} depend on each other; leave out one `when`") from error
-    ordered: list[Parameter] = []
-    while levels.is_active():
-        ready = levels.get_ready()
-        ordered += [p for p in parameters if p.key in ready]
-        levels.done(*ready)
-    return ordered
-
-
-def _around(parameter: Parameter, parameters: Sequence[Parameter]) -> list[str]:
-    """Finds parameters that would overwrite this parameter, such as `task.optimizer` for `task.optimizer.lr`."""
-    near = [p for p in parameters if p.algorithm in ("", parameter.algorithm)]
-    return [p.key for p in near if parameter.option.startswith(f"{p.option}.")]
-
-
-def _require_conditions(parameter: Parameter, others: Mapping[str, Parameter]) -> None:
-    for key, values in parameter.when.items():
-        other = others.get(key)
-        if other is None or other.algorithm not in ("", parameter.algorithm):
-            known = [
-                name
-                for name, p in others.items()
-                if p is not parameter and isinstance(p.distribution, CategoricalDistribution)
-            ]
-            raise InputError(
-                f"space: {parameter.key}: when names {key!r}, which is not searched together with it"
-                f"{suggest(key, known)}; search it by a choice, or leave out the condition"
-            )
-        if not isinstance(other.distribution, CategoricalDistribution):
-            raise InputError(
-                f"space: {parameter.key}: when names {key!r}, which is not a choice; write {key}: {{choice: [...]}}"
-            )
-        words = [as_word(value) for value in other.distribution.choices]
-        strange = [value for value in values if as_word(value) not in words]
-        if strange:
-            raise InputError(
-                f"space: {parameter.key}: when asks for {key} = {strange[0]!r}, which is not one of its values; give "
-                f"one of {', '.join(words)}"
-            )
-
-
 def _require_whole_grid(space: Space) -> None:
     if not space.grid:
         return
-    conditional = [p.key for p in space.parameters if p.when]
-    if conditional:
-        raise InputError(
-            f"a grid tries every combination, so {conditional[0]} cannot have a `when`; remove it, or use choice "
-            "instead of grid"
-        )
     if space.algorithms:
         raise InputError(
             "a grid cannot choose among algorithms; write one study per algorithm, or use choice instead of grid"
@@ -252,31 +185,17 @@ def parse_point(point: Any, space: Space) -> dict[str, Any]:
             raise InputError(f"algorithm is {point.get('algorithm')!r}; give one of {', '.join(space.algorithms)}")
         found["algorithm"] = point["algorithm"]
     parameters = space.of(str(found.get("algorithm", "")))
-    _require_known(point, [*found, *(p.key for p in parameters)])
-    for p in parameters:
-        if p.matters(found):
-            if p.key not in point:
-                raise InputError(f"the point has no value for {p.key}; give one")
-            found[p.key] = _inside(p.key, p.distribution, point[p.key])
-    _require_known(point, list(found))  # refuses values of parameters that do not matter at the point's other values
-    return found
-
-
-def is_inside(values: Mapping[str, Any], space: Space) -> bool:
-    """Returns whether a setting lies in the space, as `parse_point` decides."""
-    try:
-        parse_point(values, space)
-    except InputError:
-        return False
-    return True
-
-
-def _require_known(point: Mapping[Any, Any], names: Sequence[str]) -> None:
+    names = [*found, *(p.key for p in parameters)]
     unknown = [str(name) for name in point if name not in names]
     if unknown:
         raise InputError(
             f"the point has {unknown[0]!r}, which is not searched there{suggest(unknown[0], names)}; leave it out"
         )
+    for p in parameters:
+        if p.key not in point:
+            raise InputError(f"the point has no value for {p.key}; give one")
+        found[p.key] = _inside(p.key, p.distribution, point[p.key])
+    return found
 
 
 def _inside(name: str, what: Distribution, value: Any) -> Any:

@@ -2,16 +2,13 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import Any
 
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import Trial, create_trial
-
-_MANY_CORNERS = 8  # maximum number of combined corners; beyond it, one parameter changes at a time
-
 
 Distribution = FloatDistribution | IntDistribution | CategoricalDistribution  # Optuna's distributions
 
@@ -58,14 +55,12 @@ class Parameter:
         option: Dotted name of the option, as on the command line of `lit-cfl run`.
         distribution: Distribution of the values; those of a choice are plain, see `as_plain`.
         algorithm: Algorithm of the option if a study chooses among several; else empty.
-        when: Conditions: the parameter matters only if each of these other parameters, by `key`, has one of the values.
         grid: Try all values, one after another.
     """
 
     option: str
     distribution: Distribution
     algorithm: str = ""
-    when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     grid: bool = False
 
     @property
@@ -73,20 +68,13 @@ class Parameter:
         """The parameter's name in tables; distinct even if two algorithms have an option of the same name."""
         return f"{self.algorithm}.{self.option.removeprefix('algorithm.')}" if self.algorithm else self.option
 
-    def matters(self, values: Mapping[str, Any]) -> bool:
-        """Returns whether all of the parameter's conditions hold for values given by `key`."""
-        return all(
-            key in values and as_word(values[key]) in [as_word(one) for one in allowed]
-            for key, allowed in self.when.items()
-        )
-
 
 @dataclass(frozen=True)
 class Space:
     """The searched parameters and their values.
 
     Args:
-        parameters: One parameter or more, unless there are several algorithms, in the order of dependence.
+        parameters: One parameter or more, unless there are several algorithms.
         algorithms: Algorithms to choose from, by name, with the options that each sets; empty = the base's algorithm
             alone.
     """
@@ -119,33 +107,34 @@ class Space:
         return [p for p in self.parameters if p.algorithm in ("", algorithm)]
 
     def values_of(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Selects the values of a configuration that matter: those of parameters whose conditions hold.
+        """Selects the values of a configuration that matter: those of its algorithm's parameters.
 
         Args:
             config: Values by `Parameter.key`, and `algorithm` if there are several.
         """
         kept = {"algorithm": config["algorithm"]} if "algorithm" in config else {}
-        for p in self.of(str(kept.get("algorithm", ""))):
-            if p.key in config and p.matters(kept):
-                kept[p.key] = config[p.key]
-        return kept
+        own = (p.key for p in self.of(str(kept.get("algorithm", ""))))
+        return kept | {key: config[key] for key in own if key in config}
 
-    def distributions(self) -> dict[str, BaseDistribution]:
+    def distributions(self) -> dict[str, Distribution]:
         """Returns the distribution of each parameter by its key, and of the algorithm if several are searched."""
-        several = {"algorithm": CategoricalDistribution(list(self.algorithms))} if self.algorithms else {}
+        several: dict[str, Distribution] = {}
+        if self.algorithms:
+            several["algorithm"] = CategoricalDistribution(list(self.algorithms))
         return several | {p.key: p.distribution for p in self.parameters}
 
-    def of_setting(self, values: Mapping[str, Any]) -> dict[str, BaseDistribution]:
-        """Returns the distributions of the parameters for which a setting has a value."""
-        return {key: known for key, known in self.distributions().items() if values.get(key) is not None}
+    def rounded(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns Optuna's values of a trial, with multiples of a step in decimal form, as `suggest` returns them."""
+        known = self.distributions()
+        floats = {k: d for k, d in known.items() if isinstance(d, FloatDistribution)}
+        return {k: decimal(value, floats[k]) if k in floats else value for k, value in params.items()}
 
     def suggest_setting(self, trial: Trial) -> dict[str, Any]:
-        """Asks Optuna for a value of each parameter whose conditions hold."""
+        """Asks Optuna for a value of each parameter that matters."""
         several = list(self.algorithms)
         drawn = {"algorithm": trial.suggest_categorical("algorithm", several)} if several else {}
         for p in self.of(str(drawn.get("algorithm", ""))):
-            if p.matters(drawn):
-                drawn[p.key] = suggest(trial, p.key, p.distribution)
+            drawn[p.key] = suggest(trial, p.key, p.distribution)
         return drawn
 
     def words(self, values: Mapping[str, Any]) -> list[str]:
@@ -158,30 +147,20 @@ class Space:
         chosen = ["--algorithm", name] if name else []
         fixed = {f"algorithm.{option}": value for option, value in self.algorithms.get(name, {}).items()}
         own = self.values_of(values)
-        given = fixed | {p.option: own[p.key] for p in self.parameters if p.key in own}
+        # an option that would overwrite another, as task.optimizer its own lr, comes before it
+        ordered = sorted(self.parameters, key=lambda p: p.option.count("."))
+        given = fixed | {p.option: own[p.key] for p in ordered if p.key in own}
         # --option=value, since the parser would take a separate -5e-05 for an option
         return [*chosen, *(f"--{option}={as_word(value)}" for option, value in given.items())]
 
     def corners(self) -> list[dict[str, Any]]:
-        """Returns points at the ends of all ranges and at each choice, for each algorithm."""
-        return [point for name in self.algorithms or [""] for point in self._corners_of(name)]
-
-    def _corners_of(self, name: str) -> list[dict[str, Any]]:
-        ends = {p.key: corners(p.distribution) for p in self.of(name)}
-        if prod(len(values) for values in ends.values()) <= _MANY_CORNERS:
-            points = [dict(zip(ends, values, strict=True)) for values in product(*ends.values())]
-        else:
-            first = {key: values[0] for key, values in ends.items()}
-            points = [first | self._conditions_for(p) | {p.key: value} for p in self.of(name) for value in ends[p.key]]
-        chosen = {"algorithm": name} if name else {}
-        reduced = [self.values_of(chosen | point) for point in points]
-        return list({as_word(point): point for point in reduced}.values())  # without duplicates
-
-    def _conditions_for(self, parameter: Parameter) -> dict[str, Any]:
-        """Returns values of other parameters for which this parameter's conditions hold."""
-        others = [p for p in self.parameters if p.key in parameter.when]
-        own = {p.key: as_plain(parameter.when[p.key][0]) for p in others}
-        return {key: value for p in others for key, value in self._conditions_for(p).items()} | own
+        """Returns points for each algorithm: with the first values, and with one other end of a range or choice."""
+        found: list[dict[str, Any]] = []
+        for name in self.algorithms or [""]:
+            ends = {p.key: corners(p.distribution) for p in self.of(name)}
+            first = ({"algorithm": name} if name else {}) | {key: values[0] for key, values in ends.items()}
+            found += [first, *(first | {key: value} for key, values in ends.items() for value in values[1:])]
+        return found
 
 
 def as_word(value: Any) -> str:

@@ -2,13 +2,13 @@
 
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from math import ceil, isfinite
+from math import ceil, inf, isfinite
 from pathlib import Path
 from typing import Any
 
 from lit_cfl.errors import InputError
+from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.config_file import as_yaml
-from lit_cfl.storage.digests import write_sealed
 from lit_cfl.storage.given_paths import require_folder_name
 from lit_cfl.tune.objective import Objective, refuse_test
 from lit_cfl.tune.space_file import parse_points, parse_space
@@ -48,7 +48,8 @@ class Limits:
     Args:
         trials: Number of trials; None = 20, or all of a grid.
         minutes: Minutes after which running trials are stopped; None = no limit.
-        trial_minutes: Minutes after which a trial, or a run on a new seed, has failed; None = no limit.
+        trial_minutes: Minutes after which a trial has failed, looked at after each round of its first seed; None = no
+            limit.
         target: Score of a finished trial that ends the study; None = never.
         concurrent: Maximum number of trials at the same time; None = as many as the resources allow.
     """
@@ -73,6 +74,26 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Stopping:
+    """Early stopping of bad trials. With a second metric or a grid, no trial is stopped.
+
+    Args:
+        eta: At each rung, a trial goes on if it is among the best 1/eta of its algorithm's trials; 1 = always.
+        first: First rung in rounds, each further one is `eta` times as far; None = a quarter of the rounds, and not
+            before an algorithm's clusters have trained.
+    """
+
+    eta: float = 4.0
+    first: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.eta < inf:
+            raise InputError(f"stopping.eta is {self.eta}; give 1 (no trial is stopped) or more")
+        if self.first is not None and self.first < 1:
+            raise InputError(f"stopping.first is {self.first}; give 1 or more")
+
+
+@dataclass(frozen=True)
 class Study:
     """A search over an experiment's options.
 
@@ -88,8 +109,9 @@ class Study:
         seeds: Seeds of every trial; None = the base's.
         search_seed: Seed of the search itself.
         searcher: Sampler of Optuna, such as TPESampler: its class, or class_path and init_args; None = random search.
-        scheduler: ASHAScheduler, MedianStoppingRule or FIFOScheduler (stops no trial): its class, or class_path and
-            init_args; None = ASHAScheduler, or FIFOScheduler with a second metric.
+        stopping: When trials are stopped early.
+        scheduler: Scheduler of Ray Tune that stops trials in place of `stopping`, such as
+            ray.tune.schedulers.MedianStoppingRule: its class, or class_path and init_args; None = none.
         resources: Resources of each trial.
         limits: Limits at which the study ends.
         num_repeats: Number of new seeds for the best trial and the default setting at the end, 0 or more.
@@ -104,6 +126,7 @@ class Study:
     seeds: list[int] | None = None
     search_seed: int = 0
     searcher: str | dict[str, Any] | None = None
+    stopping: Stopping = field(default_factory=Stopping)
     scheduler: str | dict[str, Any] | None = None
     resources: Resources = field(default_factory=Resources)
     limits: Limits = field(default_factory=Limits)
@@ -118,11 +141,6 @@ class Study:
         if self.metric is not None:
             refuse_test(self.metric)
         Objective(second=self.second_metric)
-        if self.second_metric is not None and self.scheduler is not None:
-            raise InputError(
-                f"scheduler is {self.scheduler!r}, but no trial of two objectives is stopped early: scores of early "
-                "rounds do not say which trials will be better in both; leave the scheduler out"
-            )
 
     @property
     def whole_base(self) -> dict[str, Any]:
@@ -146,6 +164,31 @@ class Study:
         """The parsed `points`: settings that the user wants to be tried."""
         return parse_points(self.points or [], self.search_space)
 
-    def write(self, path: Path, study_id: str) -> None:
-        """Writes the study file with a digest and the study's id (eight hexadecimal digits)."""
-        write_sealed(path, as_yaml(asdict(self)), study_id)
+    @property
+    def may_stop(self) -> bool:
+        """Whether a trial may be stopped early: neither with a second metric nor in a grid."""
+        return self.second_metric is None and not self.search_space.grid
+
+    def first_rung(self, rounds: int, first_clustering_round: int) -> int:
+        """Returns the first round in which a trial may be stopped.
+
+        Args:
+            rounds: Rounds of a whole trial.
+            first_clustering_round: The latest first clustering round of all algorithms.
+
+        Raises:
+            InputError: the first rung comes before the clusters of an algorithm have trained.
+        """
+        # right after the clustering, clusters may still share a model (FL+HC, CFL)
+        least = min(rounds, first_clustering_round + 2) if first_clustering_round else 1
+        first = max(least, -(-rounds // 4)) if self.stopping.first is None else self.stopping.first
+        if first < least:
+            raise InputError(
+                f"stopping.first is {first}, but an algorithm of this study clusters only in round "
+                f"{first_clustering_round + 1}; give {least} or more"
+            )
+        return first
+
+    def write(self, path: Path) -> None:
+        """Writes the study file."""
+        write_text(path, as_yaml(asdict(self)))

@@ -1,10 +1,8 @@
 """One trial: a whole run in a separate directory, which reports its progress to Ray Tune."""
 
-import faulthandler
 import os
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -26,24 +24,12 @@ from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.runs.resume import read_finished_summary
 from lit_cfl.runs.run import FinishedRun, RunCallbacks, run
-from lit_cfl.storage.atomic_writes import is_full_disk
 from lit_cfl.storage.error_file import write_error
 from lit_cfl.storage.lock import wait_until_free
 from lit_cfl.tracking.wandb_run import FINISH_SECONDS
+from lit_cfl.tune.journal import NUMBER
 from lit_cfl.tune.objective import TRAFFIC, Objective
-from lit_cfl.tune.record import (
-    CLIENTS,
-    ERROR,
-    FINISHED,
-    FULL_DISK,
-    NUMBER,
-    ROUNDS,
-    SECONDS,
-    TOO_LONG,
-    read_limit,
-    trial_id,
-)
-from lit_cfl.tune.schedulers import stops_early
+from lit_cfl.tune.record import CLIENTS, ERROR, FINISHED, ROUNDS, SECONDS, trial_id
 from lit_cfl.tune.study import Study
 
 
@@ -96,12 +82,14 @@ class TrialJob:
         objective: Reported objective.
         folder: Folder of the trials' directories.
         data: Data of the base, already loaded; None = each trial loads its own.
+        watched: Whether each round is reported, so that a trial can be stopped early.
     """
 
     study: Study
     objective: Objective
     folder: Path
     data: SharedData | None = None
+    watched: bool = True
 
     @property
     def seeds(self) -> list[int]:
@@ -122,65 +110,23 @@ class TrialJob:
         by_ray = experiment.engine == "ray" or bool(plan.workers)
         return "cpu" if not self.study.resources.gpus and not by_ray and experiment.device == "auto" else None
 
-    def experiment(self, values: Mapping[str, Any], name: str) -> Experiment:
-        """Builds the experiment at a point of the space, named after the study and `name`."""
-        experiment = build(self.study.whole_base, self.study.search_space.words(values))
-        notes = ", ".join(f"{key} = {value}" for key, value in values.items())
-        return self.of_trial(experiment.with_options(tracking={"notes": notes}), name)
-
     def of_setting(self, number: int, values: Mapping[str, Any]) -> Experiment:
         """Builds the experiment of a trial; number 0 is the base's own setting, which may lie outside the space."""
-        if number == 0:
-            return self.of_trial(build(self.study.whole_base), trial_id(0))
-        return self.experiment(self.study.search_space.values_of(values), trial_id(number))
-
-    def of_trial(self, experiment: Experiment, name: str) -> Experiment:
-        """Returns an experiment with the name, seeds, threads and device of a trial, and the study's data."""
+        space, tracking = self.study.search_space, {}
+        own = space.values_of(values) if number else {}
+        experiment = build(self.study.whole_base, space.words(own) if number else ())
+        if number:
+            tracking["notes"] = ", ".join(f"{key} = {value}" for key, value in own.items())
         if self.data is not None:
             self.data.give_to(experiment)
         plan = experiment.plan or PlanOptions()
         device = plan.device or self._device(experiment, plan)
         return experiment.with_options(
-            name=f"{self.study.name}-{name}",
+            name=f"{self.study.name}-{trial_id(number)}",
             seeds=list(self.seeds),
             plan={"threads": plan.threads or self.study.resources.threads, "device": device},
-            tracking={"group": experiment.tracking.group or self.study.name},
+            tracking=tracking | {"group": experiment.tracking.group or self.study.name},
         )
-
-
-@contextmanager
-def limit_time(path: Path, minutes: float | None) -> Iterator[None]:
-    """Kills the process if the block exceeds its time, after writing the current stacks to a file.
-
-    The clock is a thread in C, which does not need Python's lock: it also ends code that hangs in C. Ray starts the
-    block once more in another process, where it is refused.
-
-    Args:
-        path: Directory of the file.
-        minutes: Limit above 0; None = no limit.
-
-    Raises:
-        InputError: an earlier process was killed in this block, and the limit has not been raised since.
-    """
-    if minutes is None:
-        yield
-        return
-    path.mkdir(parents=True, exist_ok=True)
-    file, before = path / TOO_LONG, read_limit(path)
-    if before is not None and minutes <= before:
-        raise InputError(
-            f"the trial took longer than limits.trial_minutes allows ({minutes:g}), and {file} shows where it was "
-            "stopped; to let it continue, raise the limit"
-        )
-    with file.open("w", encoding="utf-8") as output:
-        output.write(f"{minutes:g} minutes have passed:\n")
-        output.flush()
-        faulthandler.dump_traceback_later(60 * minutes, exit=True, file=output)
-        try:
-            yield
-        finally:
-            faulthandler.cancel_dump_traceback_later()
-            file.unlink()
 
 
 _SECONDS_UNWATCHED = 1.0  # minimum time between reports that no scheduler needs: each costs the trial 5 ms
@@ -221,7 +167,7 @@ class TrialReport:
         if not self._first_seed or row["round"] >= self._rounds or row.get(self.job.objective.metric) is None:
             return
         self._last = _reported_values(row) | {ROUNDS: row["round"], SECONDS: row["time/elapsed_seconds"]}
-        if stops_early(self.job.study) or monotonic() - self._told >= _SECONDS_UNWATCHED:
+        if self.job.watched or monotonic() - self._told >= _SECONDS_UNWATCHED:
             self._told = monotonic()
             ray_tune.report(self._last | {FINISHED: False})
 
@@ -244,15 +190,7 @@ class TrialReport:
 
     def report_error(self, error: Exception) -> None:
         """Reports an error, and writes its traceback to `error.txt`."""
-        ray_tune.report(self._without_result() | {ERROR: write_error(self.path, error)})
-
-    def full_disk(self, error: Exception) -> None:
-        """Reports that the disk is full, which ends the study; a resumed study continues this trial."""
-        ray_tune.report(self._without_result() | {FULL_DISK: str(error)})
-
-    def _without_result(self) -> dict[str, Any]:
-        objective = self.job.objective
-        return {ROUNDS: 0} | self._last | {objective.metric: objective.worst, FINISHED: False}
+        ray_tune.report({ROUNDS: 0} | self._last | {FINISHED: False, ERROR: write_error(self.path, error)})
 
 
 def explain_blank(objective: Objective, row: Mapping[str, Any]) -> InputError:
@@ -292,7 +230,7 @@ def run_trial(config: dict[str, Any], job: TrialJob) -> None:
     try:
         wait_until_free(path)  # an earlier process of this trial may not have ended yet
         # the study's folder may belong to another user, so no code is imported from it
-        with limit_time(path, job.study.limits.trial_minutes), no_code_from(job.folder.parent):
+        with no_code_from(job.folder.parent):
             job.limit_gpu_memory()
             experiment = job.of_setting(config[NUMBER], config)
             report.begin(experiment)
@@ -300,7 +238,4 @@ def run_trial(config: dict[str, Any], job: TrialJob) -> None:
             callbacks = RunCallbacks(started=report.started, row=report.row, notice=lambda line: None)
             report.end(run(experiment, path, callbacks, mode="resume"))
     except Exception as error:  # a user's net or data may raise any error, and the other trials have to continue
-        if is_full_disk(error):
-            report.full_disk(error)
-        else:
-            report.report_error(error)
+        report.report_error(error)

@@ -29,10 +29,10 @@ from experiments.result_key import compute_key
 from experiments.results import RecordedResults
 from experiments.scores import read_scores
 from lit_cfl import load_experiment, run
-from lit_cfl.compare.jobs import Job
 from lit_cfl.config.tiny import shrink
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError
+from lit_cfl.runs.many import Job
 from lit_cfl.storage import read_table
 
 ROOT = Path(__file__).parents[2]
@@ -286,7 +286,7 @@ def test_runs_at_once_are_as_many_as_their_device_has_room_for(
         return dict.fromkeys(jobs, "not tried")
 
     monkeypatch.setattr("lit_cfl.engines.choose_plan.count_gpus", lambda: gpus)
-    monkeypatch.setattr("lit_cfl.compare.run_many.run_jobs", noted)
+    monkeypatch.setattr("lit_cfl.runs.many.run_jobs", noted)
     assert main(["t", *words]) == 1
     assert found == [device]
 

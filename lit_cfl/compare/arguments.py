@@ -5,7 +5,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from lit_cfl.storage.given_paths import expand_home, require_own_kind, suggest_d
 RECORD = "compare.yaml"  # file in the directory of a comparison
 Section = Mapping[str, Any]  # class_path and init_args of an algorithm
 _RESERVED = ("pictures", "compare.yaml", "results.md", "results.csv", "results.tex", "runs.csv")
-_OF_TRAINING = ("data", "task", "local", "rounds", "cohort_size", "dropout", "selection")
+
 _OF_AN_ENTRY = ("server", "shared", "personal")  # options of the experiment that may differ between algorithms
 OWN_TRAINING = ("local", "task.optimizer")  # further ones that may, if they are given by the algorithm's name
 _EPILOG = """\
@@ -201,16 +201,12 @@ class ComparedAlgorithm:
         section: Class and arguments, as under `algorithm:` in a configuration.
         words: Further options, as `--algorithm.<option> VALUE`.
         code: Folders of the user's own classes.
-        file: File of the user's from which the algorithm was taken, or None.
-        unused: Other options of this file, which the comparison does not use.
     """
 
     name: str
     section: Section
     words: tuple[str, ...] = ()
     code: tuple[str, ...] = ()
-    file: Path | None = None
-    unused: Mapping[str, Any] = field(default_factory=dict)
 
     def given(self, option: str) -> bool:
         """Returns whether the user has set this option."""
@@ -345,7 +341,6 @@ def section(written: Any, where: str) -> Section:
 def _entry(word: str, own: Section | None) -> ComparedAlgorithm:
     name, what = "", word
     words: tuple[str, ...] = ()
-    own_file, unused = None, {}
     if "=" in word and not Path(word).is_file():
         name, _, what = word.partition("=")
     if Path(what).is_file() or what in catalogue.configs() or "/" in what or what.endswith(".yaml"):
@@ -356,12 +351,10 @@ def _entry(word: str, own: Section | None) -> ComparedAlgorithm:
         words = tuple(
             f"--{option}={value if isinstance(value, str) else json.dumps(value)}" for option, value in kept.items()
         )
-        if what not in catalogue.configs() and "algorithm" in whole:
-            own_file, unused = Path(what), {k: v for k, v in whole.items() if k in _OF_TRAINING}
     else:
         mine = own is not None and what in (own["class_path"], _short(own["class_path"]))
         found, code = own if mine and own is not None else {"class_path": what}, ()
-    return ComparedAlgorithm(name or _short(found["class_path"]), found, words, code, own_file, unused)
+    return ComparedAlgorithm(name or _short(found["class_path"]), found, words, code)
 
 
 def _short(class_path: str) -> str:

@@ -1,24 +1,24 @@
 """`lit-cfl compare`: runs a comparison, and shows and writes its results."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
+from types import MappingProxyType
 
 from rich.console import Console
 
 from lit_cfl.compare.arguments import CompareArguments, read_arguments
 from lit_cfl.compare.comparison import Comparison, plan_comparison, read_comparison, require_target, require_unused
-from lit_cfl.compare.jobs import Job
 from lit_cfl.compare.results import Results, collect
-from lit_cfl.compare.run_many import plan_of, processes, run_jobs
 from lit_cfl.compare.tables import show_table, write_tables
 from lit_cfl.errors import Interrupted, SaveError
+from lit_cfl.experiment import Experiment
 from lit_cfl.pictures.options import Format
-from lit_cfl.progress import dry_run
 from lit_cfl.progress.live import describe
 from lit_cfl.progress.screen import Screen
 from lit_cfl.progress.summary_table import page_line
+from lit_cfl.runs.many import Job, plan_of, processes, run_jobs
 from lit_cfl.runs.run import require_comparable_runs
 from lit_cfl.runs.run_directory import default_run_directory
 from lit_cfl.runs.signals import interruptible
@@ -82,8 +82,10 @@ def run_comparison(
         if given.resume is None:
             require_unused(path)
             comparison.write(path)
-        results = _run(comparison, path, given, screen, check)
-        return results, _write(comparison, path, results)
+        # on a resume, the experiments were read from files and share no data
+        built = comparison.experiments if given.resume is None else {}
+        results = train(comparison, path, given.num_cpus, screen, check, built)
+        return results, write_results(comparison, path, results)
 
 
 def _read_resumed(path: Path, target: float | None) -> Comparison:
@@ -94,26 +96,43 @@ def _read_resumed(path: Path, target: float | None) -> Comparison:
     return comparison if target is None else replace(comparison, target=target)
 
 
-def _run(
-    comparison: Comparison, path: Path, given: CompareArguments, screen: Screen, check: Callable[[], None]
+def train(
+    comparison: Comparison,
+    path: Path,
+    num_cpus: int | None,
+    screen: Screen,
+    check: Callable[[], None],
+    built: Mapping[str, Experiment] = MappingProxyType({}),
+    outcome: Callable[[Job], str] | None = None,
 ) -> Results:
+    """Runs what is left of a comparison, whose files are written, and collects its results.
+
+    Args:
+        comparison: The comparison.
+        path: Its directory.
+        num_cpus: Cores to use; None = all.
+        screen: Shows the progress.
+        check: Called often; may raise an error to end the comparison.
+        built: Experiments of runs in this process, which share loaded data; others are read from their files.
+        outcome: Called with each run that has ended without an error; returns a line about it, to show. None =
+            `describe_outcome`.
+    """
     path = path.absolute()  # workers may have another current folder
     jobs = comparison.jobs(path)
     left = [job for job in jobs if not job.is_whole]
     require_comparable_runs({job.folder: comparison.experiments[job.name].for_seed(job.seed) for job in jobs})
     with screen.display(len(jobs), len(jobs) - len(left)) as display:
-        # on a resume, the experiments were read from files and share no data
-        built = comparison.experiments if given.resume is None else {}
-        errors = run_jobs(left, plan_of(comparison.first), given.num_cpus, display, check, _outcome, built)
+        errors = run_jobs(left, plan_of(comparison.first), num_cpus, display, check, outcome or describe_outcome, built)
     return collect(comparison, path, errors)
 
 
-def _outcome(job: Job) -> str:
+def describe_outcome(job: Job) -> str:
+    """Describes the result of a run that has ended."""
     summary = job.summary
     return "" if summary is None else f"{describe(summary)}  {summary['time/elapsed_seconds']:.1f} s"
 
 
-def _write(comparison: Comparison, path: Path, results: Results) -> SaveError | None:
+def write_results(comparison: Comparison, path: Path, results: Results) -> SaveError | None:
     """Writes the tables, and then the picture. Returns the first write error, or None."""
     title = f"{comparison.name}: {', '.join(comparison.names)}"
     formats = comparison.first.pictures.formats
@@ -164,16 +183,14 @@ def _show(screen: Screen, results: Results, path: Path) -> None:
 
 
 def _show_plan(console: Console, comparison: Comparison, path: Path, num_cpus: int | None) -> None:
-    """Prints the runs that would start."""
+    """Prints the runs that would start, with a line for each algorithm."""
     jobs = comparison.jobs(path)
     left = sum(not job.is_whole for job in jobs)
     runs = str(left) if left == len(jobs) else f"{left} of {len(jobs)} (the others have finished)"
-    at_once = processes(plan_of(comparison.first), num_cpus, left)
-    lines = {
-        "algorithms": ", ".join(comparison.names),
-        "seeds": ", ".join(map(str, comparison.seeds)),
-        "runs": f"{runs}, {at_once} at a time",
-    }
-    dry_run.show_lines(console, lines)
-    console.print(f"\nAll runs of {comparison.names[0]} (those of the other algorithms are similar):")
-    dry_run.show(console, comparison.first)
+    at_once, seeds = processes(plan_of(comparison.first), num_cpus, left), ", ".join(map(str, comparison.seeds))
+    head = f"runs: {runs}, {at_once} at a time, under seeds {seeds}. As built; nothing is trained:"
+    console.print(head, soft_wrap=True)
+    for name, one in comparison.experiments.items():
+        algorithm, engine = type(one.algorithm).__name__, "" if one.plan is None else f", engine {one.plan.engine}"
+        size = f"{one.rounds} rounds of {one.cohort_size} clients"
+        console.print(f"  {name}: {algorithm}, {size}{engine}", soft_wrap=True)

@@ -11,7 +11,6 @@ import yaml
 
 from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.compare.arguments import (
-    OWN_TRAINING,
     RECORD,
     CompareArguments,
     ComparedAlgorithm,
@@ -20,8 +19,6 @@ from lit_cfl.compare.arguments import (
     require_comparison,
     section,
 )
-from lit_cfl.compare.jobs import Job, read_experiment, write_experiment
-from lit_cfl.compare.run_many import with_threads
 from lit_cfl.config.files import code_folders, valid_anywhere
 from lit_cfl.config.own_code import announce_own_code
 from lit_cfl.config.parser import merge_files
@@ -32,13 +29,14 @@ from lit_cfl.engines.plan import Plan, PlanOptions
 from lit_cfl.errors import InputError, prefix_errors, suggest_share
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.rounds import note_late_clustering
+from lit_cfl.runs.many import Job, read_experiment, with_threads, write_experiment
 from lit_cfl.runs.resume import NOT_SET, differences
 from lit_cfl.scores import Score
-from lit_cfl.storage.digests import read_sealed, write_sealed
+from lit_cfl.storage.atomic_writes import write_text
+from lit_cfl.storage.config_file import as_yaml
 from lit_cfl.storage.yaml_files import parse_yaml
 
 _CLUSTERS = "num_clusters"
-_LISTED = 3  # options listed in a note
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ class Comparison:
         for name, experiment in self.experiments.items():
             write_experiment(path / name, experiment)
         record = {"name": self.name, "algorithms": self.names, "seeds": list(self.seeds), "target": self.target}
-        write_sealed(path / RECORD, yaml.safe_dump(record, sort_keys=False, allow_unicode=True))
+        write_text(path / RECORD, as_yaml(record))
 
 
 def read_comparison(path: Path) -> Comparison:
@@ -91,7 +89,7 @@ def read_comparison(path: Path) -> Comparison:
     require_comparison(path)
     file = path / RECORD
     try:
-        record = parse_yaml(read_sealed(file)[0])
+        record = parse_yaml(file.read_text("utf-8"))
         name, names, seeds, target = (record[key] for key in ("name", "algorithms", "seeds", "target"))
         parts = [path / str(own) for own in names]
         folders = [one for part in parts for one in code_folders(["--config", str(part / "config.yaml")], path)]
@@ -120,8 +118,6 @@ def plan_comparison(given: CompareArguments) -> tuple[Comparison, list[str]]:
     plain = _plain(base, rest, entries[-1].name)
     notices: list[str] = []
     built = {entry.name: _experiment(entry, base, rest, plain, notices) for entry in entries}
-    notices += [note for entry in entries if (note := _unused_options(entry, base, rest, built[entry.name]))]
-    notices += _equal_experiments(built)
     for name, experiment in built.items():
         if given.num_cpus != 1:
             _require_first_gpu(name, experiment)
@@ -161,34 +157,6 @@ def _experiment(
     return with_threads(like.with_options(**content))
 
 
-def _unused_options(
-    entry: ComparedAlgorithm, base: Mapping[str, Any], rest: Sequence[str], used: Experiment
-) -> str | None:
-    """Describes options of an entry's file that the comparison sets otherwise, such as the learning rate of a search.
-
-    Returns:
-        The description; None if there are none, or if the file is about other data.
-    """
-    if not entry.unused:
-        return None
-    config = dict(base) | dict(entry.unused) | {"algorithm": dict(entry.section)}
-    try:
-        theirs = valid_anywhere(build(config, [*rest, *entry.words]).to_dict())
-    except InputError:
-        return None  # these options are not used, so that their mistakes do not matter
-    values = _differences(theirs, used.to_dict(), list(entry.unused))
-    if not values or any(option.partition(".")[0] == "data" for option, _, _ in values):
-        return None
-    listed = [f"{option} {value} (here {here})" for option, value, here in values]
-    more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
-    option, value, _ = values[0]
-    alone = f", --{entry.name}.{option} {value} for it alone" if option.startswith(OWN_TRAINING) else ""
-    return (
-        f"{entry.name} takes its algorithm from {entry.file}, but not {', '.join(listed[:_LISTED])}{more}; "
-        f"--{option} {value} sets it for all algorithms{alone}"
-    )
-
-
 def training_differences(first: Experiment, other: Experiment) -> list[str]:
     """Lists the options of training in which an algorithm differs from the first one, as `local.epochs 5 (1)`."""
     found = _differences(other.to_dict(), first.to_dict(), ("task", "local"))
@@ -210,23 +178,6 @@ def _differences(one: Mapping[str, Any], other: Mapping[str, Any], parts: Sequen
         elif NOT_SET not in (value, there):
             found.append((option, value, there))
     return found
-
-
-def _equal_experiments(built: Mapping[str, Experiment]) -> list[str]:
-    """Describes the experiments that are the same as an earlier one, and so give the same results."""
-    first: list[tuple[str, Mapping[str, Any]]] = []
-    notes = []
-    for name, experiment in built.items():
-        content = {**experiment.to_dict(), "name": None}
-        twin = next((earlier for earlier, its in first if its == content), None)
-        if twin is None:
-            first.append((name, content))
-        else:
-            notes.append(
-                f"{name} has the same options as {twin}, so it gives the same results; give it an option of its own, "
-                f"as --{name}.OPTION VALUE, or leave it out"
-            )
-    return notes
 
 
 def _about(name: str, message: str) -> str:

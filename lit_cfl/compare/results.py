@@ -7,10 +7,10 @@ from math import ceil, floor, log10
 from pathlib import Path
 
 from lit_cfl.compare.comparison import Comparison, training_differences
-from lit_cfl.compare.jobs import Job
 from lit_cfl.errors import count_noun, join_ids
 from lit_cfl.metric_names import ARI_NOTE, CHOSEN, Row, main_column
 from lit_cfl.rounds import describe_late_clustering
+from lit_cfl.runs.many import Job
 from lit_cfl.runs.run import SAME_START
 from lit_cfl.runs.shared_clients import compare_shared, read_scored, scores_everyone
 from lit_cfl.scores import CLASSIFIER, Score, Scores, read_scores

@@ -13,7 +13,6 @@ from lit_cfl.report.options import require_directory
 from lit_cfl.runs.resume import differences
 from lit_cfl.scores import ACCURACY, Score
 from lit_cfl.storage.config_file import stored_config
-from lit_cfl.storage.digests import read_sealed
 from lit_cfl.storage.error_file import ERROR_FILE
 from lit_cfl.storage.yaml_files import parse_yaml
 
@@ -136,7 +135,7 @@ def _comparison(path: Path) -> ReportSource:
 
     problems: list[str] = []
     try:
-        record: Mapping[str, Any] = parse_yaml(read_sealed(path / RECORD)[0])
+        record: Mapping[str, Any] = parse_yaml((path / RECORD).read_text("utf-8"))
         names, seeds = [str(name) for name in record["algorithms"]], list(record["seeds"])
     except (InputError, OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
         problems.append(f"{error}.")

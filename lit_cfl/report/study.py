@@ -11,38 +11,35 @@ import yaml
 
 from lit_cfl.errors import count_noun
 from lit_cfl.metric_names import Row
-from lit_cfl.pictures.figure import Table, finite_number
+from lit_cfl.pictures.figure import finite_number
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.run_files import attempt
-from lit_cfl.pictures.search import TRIAL_STYLES
 from lit_cfl.report.blocks import Block, Code, Section, Text
+from lit_cfl.report.overview import read_comparison
 from lit_cfl.scores import CLASSIFIER, read_scores
-from lit_cfl.statistics import interval
-from lit_cfl.storage.digests import read_sealed
-from lit_cfl.storage.lock import is_locked
+from lit_cfl.storage.csv_log import read_table
 from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tune.objective import Objective
-from lit_cfl.tune.pictures import NO_IMPORTANCE, importance, list_figures
+from lit_cfl.tune.pictures import METHOD, NO_IMPORTANCE, importance, list_figures
 from lit_cfl.tune.record import (
+    BEST,
     CLIENTS,
     DEFAULT,
+    FAILED_STATUS,
     FINISHED_STATUS,
-    RUNNING,
+    REPEATS,
     STUDY,
+    TABLE,
     describe_uneven,
-    read_record,
-    read_study_id,
 )
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import Space, format_values
 
 _MOST_ERRORS = 5
-_IN_WORDS = {"stopped": "stopped early"}
 _NOT_REPEATED = (
     "The best and the default setting have not been trained on new seeds yet. If the study was interrupted, "
     "resume it with: lit-cfl tune --resume {}"
 )
-_INTERRUPTED = "interrupted"  # status of a started trial in a study without a running process
 
 
 @dataclass(frozen=True)
@@ -71,43 +68,31 @@ class SavedStudy:
         return [row for row in self.rows if row["repeats"] is None]
 
     @property
+    def finished(self) -> list[Row]:
+        """The trained trials that ran to their end and have the metric."""
+        known = [row for row in self.trained if finite_number(row.get(self.objective.metric)) is not None]
+        return [row for row in known if row["status"] == FINISHED_STATUS]
+
+    @property
     def parameters(self) -> list[str]:
-        """Names of the searched parameters, in the order of the space, as in the study's folder of pictures."""
-        of_space = () if self.space is None else self.space.distributions()
-        return list(dict.fromkeys([*of_space, *(key for row in self.rows for key in row["values"])]))
+        """Names of the searched parameters, in the order of the space."""
+        return [] if self.space is None else list(self.space.distributions())
 
 
 def read_study(path: Path) -> SavedStudy:
     """Reads the directory of a study, skipping unreadable files."""
     problems: list[str] = []
-    file = path / STUDY
-    content = attempt(problems, file, lambda: dict(parse_yaml(read_sealed(file)[0]))) or {}
-    study_id = attempt(problems, file, lambda: read_study_id(path)) if content else None
-    trials = sorted(part for part in path.glob("trials/*/") if (part / "trial.json").exists())
-    running = RUNNING if is_locked(path) else _INTERRUPTED
-    rows = [_row(problems, trial, study_id, running) for trial in trials]
-    scores = next(filter(None, (_scores(trial) for trial in trials)), CLASSIFIER)
+    file, table = path / STUDY, path / TABLE
+    content = attempt(problems, file, lambda: dict(parse_yaml(file.read_text("utf-8")))) or {}
+    scores = next(filter(None, map(_scores, sorted(path.glob("trials/*/")))), CLASSIFIER)
     objective = attempt(
         problems, file, lambda: Objective.of(content.get("metric"), scores, content.get("second_metric"))
     )
     space = attempt(problems, file, lambda: parse_space(content["space"])) if content else None
-    found = [row for row in rows if row is not None]
-    if not found:
-        problems.append(f"{path} has no trial yet.")
-    return SavedStudy(path, content, space, objective or Objective(), found, list(dict.fromkeys(problems)))
-
-
-def _row(problems: list[str], trial: Path, study_id: str | None, running: str) -> Row | None:
-    if study_id is None:
-        return None
-    record = attempt(problems, trial / "trial.json", lambda: read_record(trial, study_id))
-    if record is None:
-        return None
-    status = running if record.status == RUNNING else record.status
-    row: Row = {"trial_id": record.trial_id, "status": status, "origin": record.origin}
-    row |= {"repeats": record.repeats, "values": record.values, "error": record.last_result.get("error")}
-    numbers = {key: number for key, value in record.last_result.items() if (number := finite_number(value)) is not None}
-    return row | record.values | numbers
+    read = attempt(problems, table, lambda: read_table(table, text=("trial_id", "repeats"))) if table.exists() else None
+    if not read:
+        problems.append(f"{table}: no trial has ended yet.")
+    return SavedStudy(path, content, space, objective or Objective(), read or [], list(dict.fromkeys(problems)))
 
 
 def _scores(trial: Path) -> Any:
@@ -118,86 +103,63 @@ def _scores(trial: Path) -> Any:
 
 
 def section(study: SavedStudy, name: str, guard: DrawingGuard) -> Section:
-    """Builds the section of a study."""
-    trained, objective = study.trained, study.objective
-    shares = guard("importance", lambda: _shares(study)) or {}
-    made = list_figures(trained, study.parameters, objective, shares)
-    figures = [figure for what, make in made.items() if (figure := guard(what, make)) is not None]
-    blocks: list[Block] = [*_summary(study), *(replace(figure, name=f"{name}-{figure.name}") for figure in figures)]
-    repeated = _repeats_table(study)
-    if repeated is not None:
-        blocks.insert(len(_summary(study)), repeated)
+    """Builds the section of a study.
+
+    Args:
+        study: The study.
+        name: Anchor of the section on the page, with which the figures' names begin.
+        guard: Handles figures that cannot be drawn.
+    """
+    blocks, path, best = _summary(study), study.path, study.path / BEST
+    if (path / REPEATS / "results.csv").exists():
+        said, tables, problems = read_comparison(path / REPEATS, study.objective.scores[0])
+        blocks += [*map(Text, said), *tables, *map(Text, problems)]
     elif study.content.get("num_repeats", 1):
-        blocks.insert(len(_summary(study)), Text(_NOT_REPEATED.format(quote(str(study.path)))))
-    if not shares and any(row["status"] == FINISHED_STATUS for row in trained):
+        blocks.append(Text(_NOT_REPEATED.format(quote(str(path)))))
+    figures = list_figures(study.trained, study.parameters, study.objective)
+    drawn = (guard(what, make) for what, make in figures.items())
+    blocks += [replace(figure, name=f"{name}-{figure.name}") for figure in drawn if figure is not None]
+    shares = guard("importance", lambda: study.space and importance(study.finished, study.space, study.objective))
+    if shares:
+        listed = ", ".join(f"{key} {share:.2f}" for key, share in shares.items())
+        blocks.append(Text(f"Importance ({METHOD}): {listed}."))
+    elif study.finished:
         blocks.append(Text(f"{NO_IMPORTANCE}."))
-    best = study.path / "best.yaml"
     if best.exists():
-        blocks.append(Code(best.read_text("utf-8"), "The best trial's experiment (best.yaml)", folded=True))
+        blocks.append(Code(best.read_text("utf-8"), f"The best trial's experiment ({BEST})", folded=True))
     if study.content:
         text = yaml.safe_dump(dict(study.content), sort_keys=False, allow_unicode=True)
-        blocks.append(Code(text, "The study (study.yaml)", folded=True))
-    path = study.path
+        blocks.append(Code(text, f"The study ({STUDY})", folded=True))
     if best.exists():
-        row = objective.best([row for row in trained if row["status"] == FINISHED_STATUS])
+        row = study.objective.best(study.finished)
         trial = f"lit-cfl report {quote(str(path / 'trials' / str(row['trial_id'])))}\n" if row else ""
-        more = f"lit-cfl tune --resume {quote(str(path))} --limits.trials {len(trained) + 10}"
+        more = f"lit-cfl tune --resume {quote(str(path))} --limits.trials {len(study.trained) + 10}"
         commands = f"{trial}lit-cfl run --config {quote(str(best))}\n{more}"
         blocks.append(Code(commands, "Commands: the best trial's page, its experiment again, more trials"))
     return Section(f"Search {study.content.get('name', path.name)}", blocks)
 
 
-def _shares(study: SavedStudy) -> Mapping[str, float]:
-    """Computes the importance of parameters, leaving out finished trials that lack the metric."""
-    metric = study.objective.metric
-    known_rows = [
-        row for row in study.trained if row["status"] != FINISHED_STATUS or finite_number(row.get(metric)) is not None
-    ]
-    return {} if study.space is None else importance(known_rows, study.space, study.objective)
-
-
 def headline(study: SavedStudy) -> str:
     """Summarises the result in a sentence or two."""
-    finished = [row for row in study.trained if row["status"] == FINISHED_STATUS]
-    best, metric = study.objective.best(finished), study.objective.metric
-    trials = f"{count_noun(len(study.trained), 'trial')}, {len(finished)} of them finished"
+    best, metric = study.objective.best(study.finished), study.objective.metric
+    trials = f"{count_noun(len(study.trained), 'trial')}, {len(study.finished)} of them finished"
     if best is None:
         return f"{trials}; none has a {metric} yet."
     default = ", the base's own setting" if best["origin"] == DEFAULT else ""
-    values = format_values(best["values"])
+    values = format_values({key: best[key] for key in study.parameters if best.get(key) is not None})
     return f"{trials}. The best, {best['trial_id']}{default}, has {metric} {best[metric]:.4f}: {values}."
 
 
 def _summary(study: SavedStudy) -> list[Block]:
-    counts = {status: sum(row["status"] == status for row in study.trained) for status in TRIAL_STYLES}
-    ended = ", ".join(f"{count} {_IN_WORDS.get(status, status)}" for status, count in counts.items() if count)
+    statuses = [row["status"] for row in study.trained]
+    ended = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
     again = len(study.rows) - len(study.trained)
     more = f"; {count_noun(again, 'setting')} had been tried before" if again else ""
-    finished = {str(row["trial_id"]): row.get(CLIENTS) for row in study.trained if row["status"] == FINISHED_STATUS}
-    uneven = None if study.space is None or study.space.changes_data else describe_uneven(finished)
-    failed = [f"{row['trial_id']}: {row['error']}" for row in study.trained if row["error"]][:_MOST_ERRORS]
-    return [
-        Text(
-            f"{count_noun(len(study.trained), 'trial')}: {ended or 'none'}{more}. Judged by {study.objective.metric}."
-        ),
-        *([Text(f"Failed: {'; '.join(failed)}.")] if failed else []),
-        *([Text(f"Note: {uneven}.")] if uneven else []),
-    ]
-
-
-def _repeats_table(study: SavedStudy) -> Table | None:
-    file = study.path / "repeats" / "repeats.json"
-    try:
-        found = json.loads(file.read_text("utf-8"))
-        names, rows = (study.objective.metric, study.objective.test), []
-        values: dict[str, list[dict[int, float | None]]] = {}
-        for setting, summaries in found.items():
-            values[setting] = [{int(s): finite_number(one.get(name)) for s, one in summaries.items()} for name in names]
-            known = [[v for v in own.values() if v is not None] for own in values[setting]]
-            cells = [str(interval(own)) if len(own) == len(summaries) else "-" for own in known]
-            rows.append([setting, len(summaries), *cells])
-        gain = study.objective.gain(values["best"][1], values["default"][1])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    note = f"Means and 95 % intervals. Gain (positive = better) on test data, seed by seed: {gain}."
-    return Table("The best and the default setting on new seeds", ["", "seeds", *names], rows, note=note)
+    uneven = describe_uneven({str(row["trial_id"]): row.get(CLIENTS) for row in study.finished})
+    failed = [f"{row['trial_id']}: {row['error']}" for row in study.trained if row["status"] == FAILED_STATUS]
+    lines = [f"{count_noun(len(study.trained), 'trial')}: {ended or 'none'}{more}. Judged by {study.objective.metric}."]
+    if failed:
+        lines.append(f"Failed: {'; '.join(failed[:_MOST_ERRORS])}.")
+    if uneven and study.space is not None and not study.space.changes_data:
+        lines.append(f"Note: {uneven}.")
+    return [Text(line) for line in lines]

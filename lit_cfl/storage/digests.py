@@ -1,22 +1,18 @@
 """Records the SHA-256 of files, to detect damaged files when reading.
 
 `SHA256SUMS`, the last file of a run, holds the digests of all others (`sha256sum -c SHA256SUMS` checks them): once it
-exists, the run has finished. Records of comparisons and studies end with a comment that holds the digest of everything
-before it.
+exists, the run has finished.
 """
 
 import hashlib
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from lit_cfl.errors import InputError
-from lit_cfl.storage.atomic_writes import write_atomically, write_text
+from lit_cfl.storage.atomic_writes import write_text
 
 SUMS = "SHA256SUMS"
 _END = "# end"
-_SEAL = re.compile(rb"(?:.*\n)?# (?:run ([0-9a-f]{8}), )?SHA-256 of all before the digest: ([0-9a-f]{64})\n", re.DOTALL)
-_DIGEST_LENGTH = 65  # including the line feed
 
 
 def digest_of(path: Path) -> str | None:
@@ -26,37 +22,6 @@ def digest_of(path: Path) -> str | None:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None
-
-
-def write_sealed(path: Path, text: str, run_id: str | None = None) -> None:
-    """Writes text and a final comment line with its digest, which `read_sealed` checks.
-
-    Args:
-        path: Path of the file.
-        text: Content, which ends with a line feed.
-        run_id: Id of the run that the file belongs to, eight hexadecimal digits.
-    """
-    of_run = f"run {run_id}, " if run_id else ""
-    data = f"{text}# {of_run}SHA-256 of all before the digest: ".encode()
-    write_atomically(path, lambda file: file.write(data + f"{hashlib.sha256(data).hexdigest()}\n".encode()))
-
-
-def read_sealed(path: Path) -> tuple[str, str | None]:
-    """Reads the text of a sealed file, and the id of its run.
-
-    Raises:
-        InputError: the file was changed, cut off, or never sealed.
-    """
-    data = path.read_bytes()
-    seal = _SEAL.fullmatch(data)
-    if seal is None:
-        raise InputError(f"{path} does not end with its digest: it was cut off or changed; put the original back")
-    if hashlib.sha256(data[:-_DIGEST_LENGTH]).hexdigest().encode() != seal[2]:
-        raise InputError(
-            f"{path} was changed or damaged: it does not match the digest in its last line; put the original back "
-            "(options are changed on the command line; an edited copy can be given to --config, for a new run)"
-        )
-    return data.decode(), None if seal[1] is None else seal[1].decode()
 
 
 def write_sums(directory: Path, digests: Mapping[str, str | None]) -> None:

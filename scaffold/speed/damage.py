@@ -4,8 +4,8 @@
 
 Draws damages (a flipped bit, truncation, deletion, emptying, replacement by another run's file of that name) of the
 files listed in docs/results.md, in runs of FedGroup, FeSEM, CFL and FlexCFL under shift (killed in mid-run and resumed;
-killed before the first save and resumed; finished and then resumed or evaluated), in a data cache and in a study
-directory. The runs are made once and copied for each damage, in forks of one warm process. Then it flips single bits of
+killed before the first save and resumed; finished and then resumed or evaluated), and in a data cache. The runs are
+made once and copied for each damage, in forks of one warm process. Then it flips single bits of
 checkpoints and loads them. It counts the outcomes:
 
         healed     exit 0, and the same bits as without the damage (except clocks and identities: same_files.py)
@@ -16,7 +16,6 @@ checkpoints and loads them. It counts the outcomes:
 """
 
 import argparse
-import contextlib
 import json
 import os
 import random
@@ -31,7 +30,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import yaml
 from kills import run_in_child
 from same_files import find_differences, read_content
 
@@ -41,7 +39,6 @@ from lit_cfl.pictures import files
 from lit_cfl.runs.run_directory import RunDirectory
 from lit_cfl.storage.checkpoint import Checkpoint
 from lit_cfl.storage.digests import find_changed
-from lit_cfl.tune import search
 
 SMALL = (
     *("--cohort_size", "4", "--local.epochs", "1", "--rounds", "4", "--pictures.formats", "[png]"),
@@ -217,78 +214,6 @@ def _arrays(key: str) -> dict[str, np.ndarray]:
     return {"images": rng.integers(0, 256, (20, 8, 8), dtype=np.uint8), "names": np.array(["Ada", key])}
 
 
-class Study:
-    """Two finished studies; each trial damages a copy of the first."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.it, self.output = folder, folder / "it", folder / "output.txt"
-        folder.mkdir()
-        for name, seed in (("whole", 1), ("whole-2", 2)):
-            self._make_run(folder / name, seed)
-
-    def _make_run(self, path: Path, seed: int) -> None:
-        file = path.parent / f"{path.name}.yaml"
-        space = {"algorithm.eta_g": {"uniform": [0.0, 0.3]}}
-        file.write_text(yaml.safe_dump({"name": "small", "base": "quickstart", "space": space, "num_repeats": 0}))
-        base = self.folder / f"base-{seed}.yaml"
-        words = ["run", *RUNS["fedgroup"], "--baseline", "null", "--rounds", "2", "--seed", str(seed)]
-        if run_in_child([*words, "--run_dir", str(self.folder / f"run-{seed}")], self.output, lambda: None):
-            raise RuntimeError(self.output.read_text())
-        shutil.copy(self.folder / f"run-{seed}" / "config.yaml", base)
-        study = yaml.safe_load(file.read_text()) | {"base": str(base), "limits": {"trials": 3}, "search_seed": seed}
-        file.write_text(yaml.safe_dump(study))
-        if run_in_child(["tune", "--config", str(file), "--study_dir", str(path)], self.output, limit=400):
-            raise RuntimeError(self.output.read_text())
-        shutil.rmtree(path / "ray", ignore_errors=True)
-
-    def trial(self, rng: random.Random) -> tuple[str, Outcome]:
-        shutil.rmtree(self.it, ignore_errors=True)
-        shutil.copytree(self.folder / "whole", self.it)
-        files = [name for name in sorted(_list_files(self.it)) if _belongs_to_study(name)]
-        tops = rng.choice([[name for name in files if len(name.parts) < 3], [n for n in files if len(n.parts) > 2]])
-        file, other = rng.choice(tops), self.folder / "whole-2"
-        damage = rng.choice([damage for damage in DAMAGES if damage != "swap" or (other / file).is_file()])
-        damage_file(self.it / file, damage, other / file, rng)
-        code = run_in_child(["tune", "--resume", str(self.it)], self.output, disable_ray)
-        outcome = classify_outcome(code, self.output.read_text(), self.it / file, self._find_faults)
-        return f"study: {damage} {file}", outcome
-
-    def _find_faults(self) -> list[str]:
-        whole = self.folder / "whole"
-        names = {name for name in _list_files(self.it) | _list_files(whole) if _belongs_to_study(name)}
-        return [f"{name} differs" for name in sorted(names) if not _are_equal(self.it / name, whole / name)]
-
-
-def _are_equal(file: Path, other: Path) -> bool:
-    try:
-        return read_content(file) == read_content(other)
-    except Exception:  # missing, or of another format
-        return False
-
-
-def _list_files(path: Path) -> set[Path]:
-    return {file.relative_to(path) for file in path.rglob("*") if file.is_file()}
-
-
-def _belongs_to_study(name: Path) -> bool:
-    if "wandb" in name.parts or "ray" in name.parts:
-        return False
-    return name.parts[0] != "trials" or name.name in ("trial.json", "summary.json", "metrics.csv", "config.yaml")
-
-
-def disable_ray() -> None:
-    """Makes this process open finished studies without Ray."""
-
-    def trains_nothing(prepared: object, trials: search.Trials, *_: object) -> None:
-        if not trials.over:
-            raise InputError("a trial would be trained")
-
-    search.connect_to_ray = lambda address, resources: contextlib.nullcontext()  # type: ignore[assignment,misc]  # in this process only
-    search.require_shared_folder = lambda path: None
-    search.share = lambda experiment: None  # type: ignore[assignment,return-value]
-    search._search = trains_nothing  # type: ignore[assignment]
-
-
 def load_flipped_checkpoint(runs: Runs, rng: random.Random) -> tuple[str, Outcome]:
     """Loads a checkpoint after flipping one of its bits, or a bit of a file in `rows/` next to it."""
     path = runs.folder / rng.choice(["half", "whole"])
@@ -332,7 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--damages", type=int, default=500)
     parser.add_argument("--first", type=int, default=0, help="number of the first damage, to run them in parts")
     parser.add_argument("--flips", type=int, default=2000)
-    parser.add_argument("--of", nargs="+", default=[*RUNS, "cache", "study"], choices=[*RUNS, "cache", "study"])
+    parser.add_argument("--of", nargs="+", default=[*RUNS, "cache"], choices=[*RUNS, "cache"])
     parser.add_argument("--log", type=Path, help="JSONL file, a line per damage; those in the file are not tried again")
     given = parser.parse_args(arguments)
     done = [json.loads(line) for line in given.log.read_text().splitlines()] if given.log and given.log.exists() else []
@@ -340,11 +265,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     begun, files._DPI = time.monotonic(), 20  # a low resolution, since pictures dominate the cost of a small run
     with tempfile.TemporaryDirectory(prefix="damage-") as place:
         folder = Path(place)
-        subjects: dict[str, Runs | Cache | Study] = {}
+        subjects: dict[str, Runs | Cache] = {}
         for name in given.of:
-            subjects[name] = {"cache": Cache, "study": Study}.get(name, partial(Runs, name))(folder / name)
+            subjects[name] = Cache(folder / name) if name == "cache" else Runs(name, folder / name)
             print(f"{name} made, {time.monotonic() - begun:.0f} s", flush=True)
-        few = [name for name in given.of if name in ("cache", "study")]  # each gets a tenth of the damages
+        few = [name for name in given.of if name == "cache"]  # it gets a tenth of the damages
         many = [name for name in given.of if name in RUNS]
 
         def drawn() -> Iterator[tuple[str, str, Outcome]]:

@@ -1,220 +1,187 @@
-"""Kills studies, or fills their disk, at random file operations of the driver or a trial, and resumes them.
+"""Kills the driver or a worker of a search at drawn moments, resumes it, and compares it with an undisturbed one.
 
-    python scaffold/speed/study_kills.py --seed S [--how kill full quota] [--draws 40] [--log FILE]
+    python scaffold/speed/study_kills.py --folder DIR [--seed 0] [--chains 3] [--kills 2] [--workers 1] [--at_once 1]
 
-A study of three trials of FedGroup runs undisturbed first, and file operations are counted (`hurt.py`): those of the
-driver below the study's directory, except Ray's own folder, and those of each trial's process below the trial's. Then
-the driver and a trial are interrupted in turn at a randomly drawn operation. `kill`: SIGKILL right before it; Ray
-restarts a killed trial in another process. `full`: from then on all operations of all processes below the study's
-directory fail with ENOSPC and no space is free; `quota`: they fail with EDQUOT, although space seems to be free. The
-command must then end with an error that names a file and how to resume. An interrupted study is resumed by `lit-cfl
-tune --resume`, or started again if it had not started. Finally it is opened once more, which must not train anything. A
-chain fails on a wrong exit code, on a traceback, or if a file is missing, left over, or different from the undisturbed
-study's (except clocks and identities: `same_files.py`).
+The study has the base and ten fixed settings of two algorithms, and stops trials at the rungs 2, 4 and 8. A chain
+kills its driver by SIGKILL several times, each time up to 0.6 s after a drawn line of the journal, and resumes it. Or
+it kills the process of the trial that runs (`--workers`), which Ray starts again. A chain fails on a wrong exit code,
+on a process that is left, or if a trial has another end, or other rows in `metrics.csv`, than the undisturbed study's.
+With several trials at a time, the moments at which trials reach a rung differ, so the stopped ones are not compared.
 """
 
 import argparse
 import csv
-import itertools
 import json
 import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
-from damage import RUNS, disable_ray
-from hurt import NEVER, Hurt
-from kills import run_in_child
-from same_files import find_damages, read_content
 
-from lit_cfl.tune.record import TRIALS, trial_id
+from lit_cfl.config.catalogue import config_path
+from lit_cfl.tune.record import JOURNAL, TABLE, TRIALS
 
-_LIMIT_SECONDS = 1200  # time limit of one command, enough for two starts of Ray on a very busy machine
-_HURT = "LITCFL_HURT"  # environment variable with the arguments of `Hurt` for a trial's process
-_SITE = f"""
-import json, os
-from pathlib import Path
-if "{_HURT}" in os.environ:
-    from hurt import Hurt
-    words = json.loads(os.environ["{_HURT}"])
-    Hurt(Path(words["folder"]), words["how"], words["at"], record=Path(words["record"]), disk=Path(words["disk"]))
-"""  # content of `sitecustomize.py`, which Python imports at startup
-_NUM_TRIALS, _STARTS = 3, 5
-_DRIVER = "driver"
-_WAYS = ("kill", "full", "quota")
-_COLUMNS = ("seed", "how", "number", "hurt", "at", "operation", "trouble")
-# keys of trial.json that differ between equal studies; the digests cover files with times
-_OF_RECORDS = ("study", "sha256", "digests")
+_POINTS = [
+    *({"algorithm": "IFCA", "IFCA.num_clusters": number} for number in (2, 7, 3, 8, 4)),
+    *(
+        {"algorithm": "StoCFL", "StoCFL.tau": tau, "StoCFL.lambda_": weight}
+        for tau, weight in ((0.7, 0.0083), (0.6, 0.01), (0.4, 0.1), (0.55, 0.9), (0.2, 0.02))
+    ),
+]
+_COMPARED = ("status", "rounds", "repeats", "val/weighted_accuracy")
+_LEFT_SECONDS = 100  # time for Ray's agents to end
 
 
-class HurtStudies:
-    """Interrupts and resumes one study again and again, and compares the results.
+class Command:
+    """A search in a separate process, whose descendants are found by a mark in their environment."""
+
+    def __init__(self, words: list[str], mark: str, said: Path) -> None:
+        self.mark = f"LITCFL_TEST_MARK={mark}"
+        with said.open("a") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "lit_cfl", "tune", *words],
+                env=os.environ | dict([self.mark.split("=")]),
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+
+    def left(self) -> dict[int, str]:
+        """Returns the names of the processes that carry the mark, by their ids."""
+        found = {}
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                if self.mark.encode() in (path / "environ").read_bytes().split(b"\0"):
+                    found[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+        return found
+
+    def wait_for_line(self, path: Path, line: int) -> bool:
+        """Waits until the journal has this many lines; returns whether the search still runs then."""
+        while self.process.poll() is None and count_lines(path) < line:
+            time.sleep(0.005)
+        return self.process.poll() is None
+
+
+def count_lines(path: Path) -> int:
+    file = path / JOURNAL
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+def rows_of(path: Path) -> dict[str, dict[str, str]]:
+    with (path / TABLE).open() as file:
+        return {row["trial_id"]: row for row in csv.DictReader(file)}
+
+
+def metrics_of(trial: Path) -> list[dict[str, str]]:
+    with (trial / "metrics.csv").open() as file:
+        return [{k: v for k, v in row.items() if "seconds" not in k} for row in csv.DictReader(file)]
+
+
+class Kills:
+    """Kills copies of one study, and compares each with the undisturbed one.
 
     Args:
         folder: Folder for all files.
+        at_once: Trials at the same time.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.output = folder, folder / "output.txt"
-        self.path, self.reference, self.record = folder / "it", folder / "undisturbed", folder / "operation.txt"
-        site = folder / "site"
-        site.mkdir()
-        (site / "sitecustomize.py").write_text(_SITE)
-        shutil.copy(Path(__file__).parents[2] / "benchmarks" / "hurt.py", site)
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
-        # with Ray's default of 15, trials get too little CPU time on a busy machine
-        os.environ.setdefault("RAY_worker_niceness", "0")
-        self._write_study()
-        self.operations = self._count_operations()
+    def __init__(self, folder: Path, at_once: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.at_once, self.reference = folder, at_once, folder / "undisturbed"
+        study: dict[str, Any] = yaml.safe_load(Path(config_path("tune/quickstart")).read_text())
+        limits = {"trials": 1 + len(_POINTS), "concurrent": at_once}
+        study |= {"points": _POINTS, "limits": limits, "stopping": {"eta": 2, "first": 2}, "num_repeats": 0}
+        (folder / "study.yaml").write_text(yaml.safe_dump(study))
+        if not (self.reference / TABLE).exists():
+            shutil.rmtree(self.reference, ignore_errors=True)
+            if self._start(self.reference).process.wait():
+                raise RuntimeError(f"the undisturbed study failed; see {folder / 'undisturbed.txt'}")
+        self.lines = count_lines(self.reference)
 
-    def _write_study(self) -> None:
-        words = ["run", *RUNS["fedgroup"], "--baseline", "null", "--rounds", "3"]
-        if run_in_child([*words, "--run_dir", str(self.folder / "base")], self.output):
-            raise RuntimeError(self.output.read_text())
-        shutil.copy(self.folder / "base" / "config.yaml", self.folder / "base.yaml")
-        study = {"name": "small", "base": str(self.folder / "base.yaml"), "scheduler": "FIFOScheduler"}
-        study |= {"space": {"algorithm.eta_g": {"uniform": [0.0, 0.3]}}, "search_seed": 1}
-        (self.folder / "study.yaml").write_text(
-            yaml.safe_dump(study | {"limits": {"trials": _NUM_TRIALS}, "num_repeats": 0})
-        )
+    def _start(self, path: Path) -> Command:
+        begun = (path / "study.yaml").exists()
+        words = ["--config", str(self.folder / "study.yaml"), "--study_dir", str(path)]
+        said = self.folder / f"{path.name}.txt"
+        return Command(["--resume", str(path)] if begun else words, f"{path}-{time.monotonic_ns()}", said)
 
-    def _count_operations(self) -> dict[str, int]:
-        """Runs the study undisturbed; returns the number of file operations of the driver and of each trial."""
-        driver, trials = (self.folder / f"{name}.txt" for name in ("driver", "trials"))
+    def kill_driver(self, name: str, kills: int, rng: random.Random) -> str:
+        """Kills the driver at several lines of its journal; returns what happened, with any fault."""
+        path = self._new(name)
+        killed = []
+        for line in sorted(rng.sample(range(2, self.lines - 2), kills)):
+            command, delay = self._start(path), rng.random() * 0.6
+            if command.wait_for_line(path, line):
+                time.sleep(delay)
+                command.process.kill()
+                command.process.wait()
+                time.sleep(1)
+                killed.append(f"{line} (+{delay:.2f} s, {len(command.left())} processes after 1 s)")
+        return f"driver killed at {killed}, {self._end(path, self._start(path))}"
 
-        def prepare() -> None:
-            _hurt_workers(self.reference / TRIALS, "count", NEVER, trials, self.reference)
-            Hurt(self.reference, "count", NEVER, apart=self.reference / "ray", record=driver)
+    def kill_worker(self, name: str, rng: random.Random) -> str:
+        """Kills the process of a trial; returns what happened, with any fault."""
+        path, line = self._new(name), rng.randrange(4, self.lines - 8)
+        command, killed = self._start(path), ""
+        while not killed and command.wait_for_line(path, line):
+            trials = [number for number, name in command.left().items() if name.startswith("ray::ImplicitFunc")]
+            for number in trials[:1]:
+                os.kill(number, signal.SIGKILL)
+                killed = f"{count_lines(path)}"
+        return f"worker killed at {killed or 'no line'}, {self._end(path, command)}"
 
-        code = self._tune(self._make_words(self.reference), prepare)
-        if code:
-            raise RuntimeError(f"the undisturbed study ended with {code}: {self.output.read_text()}")
-        lines = trials.read_text().splitlines()
-        found = {
-            name: sum(f"/{TRIALS}/{name}/" in line for line in lines) for name in map(trial_id, range(_NUM_TRIALS))
-        }
-        return {_DRIVER: len(driver.read_text().splitlines())} | found
+    def _new(self, name: str) -> Path:
+        shutil.rmtree(self.folder / name, ignore_errors=True)
+        (self.folder / f"{name}.txt").unlink(missing_ok=True)
+        return self.folder / name
 
-    def _make_words(self, path: Path) -> list[str]:
-        return ["tune", "--config", str(self.folder / "study.yaml"), "--study_dir", str(path)]
-
-    def _tune(self, words: Sequence[str], prepare: Callable[[], object] = lambda: None) -> int:
-        """Runs a study in a child process, up to five times if Ray does not start within its own limit of 30 s."""
-        for _ in range(_STARTS):
-            code = run_in_child(words, self.output, prepare, _LIMIT_SECONDS)
-            if code != 2 or "timed out during startup" not in self.output.read_text():
-                break
-        return code
-
-    def _make_interruption(self, how: str, who: str, at: int) -> Callable[[], object]:
-        def prepare() -> None:
-            folder, trial = (self.path, NEVER) if who == _DRIVER else (self.path / TRIALS / who, at)
-            _hurt_workers(folder, how, trial, self.record, self.path)
-            Hurt(self.path, how, at if who == _DRIVER else NEVER, self.path / "ray", self.record)
-
-        return prepare
-
-    def chain(self, how: str, who: str, at: int) -> tuple[str, str]:
-        """Interrupts the driver or a trial and resumes the study; returns the operation and the fault ("" if none)."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        self.record.unlink(missing_ok=True)
-        code = self._tune(self._make_words(self.path), self._make_interruption(how, who, at))
-        said = self.output.read_text()
-        operation = self.record.read_text().strip().replace(f"{self.path}/", "") if self.record.exists() else "none"
-        ended = how != "kill" or who == _DRIVER
-        if "Traceback" in said or code != ((-signal.SIGKILL if how == "kill" else 2) if ended else 0):
-            return operation, f"exit {code}: {said[-600:]}"
-        begun = (self.path / "study.yaml").exists()
-        if how != "kill" and not (str(self.path) in said and (not begun or f"--resume {self.path}" in said)):
-            return operation, f"the error does not name a file and how to resume: {said[-600:]}"
-        if ended:
-            words = ["tune", "--resume", str(self.path)] if begun else self._make_words(self.path)
-            if self._tune(words):
-                return operation, f"not resumed: {self.output.read_text()[-600:]}"
-        code = run_in_child(["tune", "--resume", str(self.path)], self.output, disable_ray)
-        if code:
-            return operation, f"the resumed study was not finished: {self.output.read_text()[-600:]}"
-        return operation, "; ".join([*self._find_differences(), *find_damages(self.path)][:6])
-
-    def _find_differences(self) -> list[str]:
-        mine, other = _list_files(self.path), _list_files(self.reference)
-        found = [f"{name} is missing" for name in sorted(other - mine)]
-        found += [f"{name} is left over" for name in sorted(mine - other)]
-        return found + [
-            f"{name} differs"
-            for name in sorted(mine & other)
-            if self._read_content(self.path, name) != self._read_content(self.reference, name)
-        ]
-
-    def _read_content(self, path: Path, name: str) -> Any:
-        """Reads the part of a study file's content that must be equal in the resumed and the undisturbed study."""
-        found = read_content(path / name)
-        if name.endswith("trial.json"):
-            found = {key: value for key, value in found.items() if key not in _OF_RECORDS}
-            found["last_result"] = {key: value for key, value in found["last_result"].items() if key != "seconds"}
-        return found
+    def _end(self, path: Path, command: Command) -> str:
+        """Waits for the end of a study; describes how it differs from the undisturbed one."""
+        code, until = command.process.wait(), time.monotonic() + _LEFT_SECONDS
+        while command.left() and time.monotonic() < until:
+            time.sleep(0.5)
+        problems = [f"exit code {code}, left {command.left()}"] if code or command.left() else []
+        found, expected, rounds = rows_of(path), rows_of(self.reference), 0
+        if found.keys() != expected.keys() or {file.name for file in (path / TRIALS).iterdir()} != expected.keys():
+            problems.append(f"trials {sorted(found)}")
+        for trial, row in found.items():
+            ended = self.at_once == 1 or row["status"] == expected[trial]["status"] == "finished"
+            if ended and [row[key] for key in _COMPARED] != [expected[trial][key] for key in _COMPARED]:
+                problems.append(f"{trial} has another end")
+            mine, other = (metrics_of(folder / TRIALS / trial) for folder in (path, self.reference))
+            both = min(len(mine), len(other))
+            rounds += both
+            if mine[:both] != other[:both]:
+                problems.append(f"{trial} has other rows")
+        twins = sum(json.loads(line).get("state") == 3 for line in (path / JOURNAL).read_text().splitlines())
+        return f"{twins} twins, {rounds} rounds compared: {problems or 'equal'}"
 
 
-def _hurt_workers(folder: Path, how: str, at: int, record: Path, disk: Path) -> None:
-    """Sets the environment variable from which `sitecustomize.py` reads where to interrupt a trial."""
-    words = {"folder": str(folder), "how": how, "at": at, "record": str(record), "disk": str(disk)}
-    os.environ[_HURT] = json.dumps(words)
-
-
-def _list_files(path: Path) -> set[str]:
-    names = (file.relative_to(path) for file in path.rglob("*") if file.is_file())
-    return {str(name) for name in names if not {"ray", "wandb"} & set(name.parts)}
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True, help="folder for the studies, which stay")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--how", nargs="+", default=[*_WAYS], choices=_WAYS)
-    parser.add_argument("--draws", type=int, default=40, help="number of chains of each kind")
-    parser.add_argument("--log", type=Path, help="CSV file with a row per chain; those in the file are not tried again")
-    given = parser.parse_args(arguments)
-    rows = list(csv.DictReader(given.log.open())) if given.log and given.log.exists() else []
-    begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="study-kills-") as folder:
-        study = HurtStudies(Path(folder))
-        print(f"file operations: {study.operations}, {time.monotonic() - begun:.0f} s", flush=True)
-        done = {(row["seed"], row["how"], row["number"]) for row in rows}
-        for how, number in itertools.product(given.how, range(given.draws)):
-            if (str(given.seed), how, str(number)) in done:
-                continue
-            row = _interrupt_study(study, given.seed, how, number)
-            rows.append(row)
-            print(f"{row}, {time.monotonic() - begun:.0f} s", flush=True)
-            if given.log:
-                _write_log(given.log, rows)
-    for how in given.how:
-        troubles = [row["trouble"] for row in rows if row["how"] == how]
-        print(f"{how}: {sum(not trouble for trouble in troubles)} of {len(troubles)} studies equal")
-    return 1 if any(row["trouble"] for row in rows) else 0
-
-
-def _interrupt_study(study: HurtStudies, seed: int, how: str, number: int) -> dict[str, str]:
-    """Draws an operation and interrupts a study there; returns the row of the log."""
-    rng = random.Random(f"{seed} {number}")
-    who = rng.choice(sorted(study.operations.keys() - {_DRIVER})) if number % 2 else _DRIVER
-    at = rng.randrange(study.operations[who])
-    operation, trouble = study.chain(how, who, at)
-    cells = (seed, how, number, who, at, operation, trouble)
-    return dict(zip(_COLUMNS, map(str, cells), strict=True))
-
-
-def _write_log(path: Path, rows: Sequence[dict[str, str]]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    parser.add_argument("--chains", type=int, default=3, help="studies whose driver is killed")
+    parser.add_argument("--kills", type=int, default=2, help="kills of each driver")
+    parser.add_argument("--workers", type=int, default=1, help="studies of which a worker is killed")
+    parser.add_argument("--at_once", type=int, default=1, help="trials at the same time")
+    given = parser.parse_args()
+    kills, rng, outcomes = Kills(given.folder.absolute(), given.at_once), random.Random(given.seed), []
+    for number in range(given.chains):
+        outcomes.append(kills.kill_driver(f"driver-{number}", given.kills, rng))
+        print(outcomes[-1], flush=True)
+    for number in range(given.workers):
+        outcomes.append(kills.kill_worker(f"worker-{number}", rng))
+        print(outcomes[-1], flush=True)
+    wrong = sum(not outcome.endswith("equal") for outcome in outcomes)
+    print(f"{len(outcomes) - wrong} of {len(outcomes)} studies equal the undisturbed one")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

@@ -434,7 +434,6 @@ TUNE --base list.yaml => base | list.yaml | rounds
 TUNE --metric test/accuracy => metric | test/accuracy | val/accuracy
 TUNE --metric val/weighted_acuracy => metric | val/weighted_acuracy | val/weighted_accuracy
 TUNE --second_metric val/loss => second_metric | val/loss | traffic/mib
-TUNE --second_metric traffic/mib --scheduler ASHAScheduler => scheduler | ASHAScheduler
 TUNE --num_repeats -1 => num_repeats | -1 | 0
 TUNE --seeds [1,1] => seeds | [1, 1] | different
 TUNE --limits.trials 0 => limits.trials | 0 | 1
@@ -449,9 +448,10 @@ TUNE --searcher TPESampeler => searcher | TPESampeler | TPESampler
 TUNE --searcher '{class_path: TPESampler, init_args: {sed: 1}}' => searcher | TPESampler | sed | seed
 TUNE --searcher '{class_path: RandomSampler, init_args: {seed: x}}' => searcher | seed | x | whole number
 TUNE --scheduler ASHASchedulr => scheduler | ASHASchedulr | ASHAScheduler
-TUNE --scheduler '{class_path: ASHAScheduler, init_args: {grace_period: 1}}' \
+TUNE --stopping.eta 0.5 => stopping.eta | 0.5 | 1
+TUNE --stopping.first 1 \
     --space '{algorithm: {choice: [FedAvg, {class_path: FLHC, init_args: {warmup_rounds: 2, num_clusters: 2}}]}}' \
-    => scheduler | grace_period | 1 | 4
+    => stopping.first | 1 | 4
 TUNE --ray.address ray://127.0.0.1:1 => ray://127.0.0.1:1 | lit-cfl launch
 TUNE --points 3 => points | 3 | algorithm.eta_g
 TUNE --points '{a: 1}' => points | {'a': 1} | list
@@ -474,9 +474,6 @@ SPACE '{algorithm.num_clusters: {lograndint: [0, 8]}}' => space | algorithm.num_
 SPACE '{algorithm.num_clusters: {randint: [2, 8], step: 2}}' => space | algorithm.num_clusters | step | 2 | uniform
 SPACE '{algorithm.num_clusters: {choice: [2, 2]}}' => space | algorithm.num_clusters | [2, 2] | different
 SPACE '{algorithm.num_clusters: {uniform: [2, 4]}}' => algorithm.num_clusters | 2.0 | randint
-SPACE '{algorithm.num_clusters: {randint: [2, 14]}}' => algorithm.num_clusters | 13 | 12
-SPACE '{cohort_size: {choice: [5, 100]}}' => cohort_size | 100 | 12
-SPACE '{data.validation: {choice: [0.25, 0.0]}}' => data.validation | 0 | validation
 SPACE '{algorithm: IFCA}' => space | algorithm | IFCA | choice
 SPACE '{algorithm: {choice: [IFCA, IFCA]}}' => space | IFCA | twice | once
 SPACE '{algorithm: {choice: [FedAvg, IFCAA]}}' => algorithm | IFCAA | IFCA
@@ -489,7 +486,7 @@ SPACE '{algorithm.num_clusters: {grid: [2, 3]}, algorithm.eta_g: {uniform: [0, 1
     => space | algorithm.eta_g | grid
 SPACE '{algorithm.num_clusters: {grid: [2, 3]}, algorithm.eta_g: {choice: [0, 1]}}' \
     => space | algorithm.eta_g | choice | grid
-SPACE '{algorithm.num_clusters: {grid: [2, 3, 4, 5]}}' => limits.trials | 3 | 4
+SPACE '{algorithm.num_clusters: {grid: [2, 3, 4, 5]}}' => limits.trials | 3 | 5
 SPACE '{algorithm.num_clusters: {grid: [2, 3, 4]}}' --searcher TPESampler => searcher | TPESampler | grid
 SPACE '{algorithm: {choice: [FedAvg, {class_path: IFCA, space: {num_clusters: {grid: [2]}}}]}}' => grid | choice
 SPACE '{algorithm: {choice: [FedAvg, IFCA]}}' --points '[{algorithm: FedAvgg}]' => points | algorithm | FedAvgg | FedAvg

@@ -20,12 +20,11 @@ from lit_cfl.cli.main import main
 from lit_cfl.compare.arguments import read_arguments
 from lit_cfl.compare.comparison import plan_comparison
 from lit_cfl.compare.from_python import ComparisonTables
-from lit_cfl.compare.jobs import Job
 from lit_cfl.compare.results import _difference
-from lit_cfl.compare.run_many import processes
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import cluster
 from lit_cfl.errors import InputError, Notice
+from lit_cfl.runs.many import Job, processes
 from lit_cfl.scores import Score
 from lit_cfl.storage.checkpoint import read_fingerprint
 from lit_cfl.storage.csv_log import read_table, write_rows
@@ -246,7 +245,7 @@ def test_a_clustering_after_the_last_round_is_noted_before_the_runs_and_below_th
     words = [*SMALL, "--algorithms", "FedAvg", "split=CFL", "--seeds", "[0,1]"]
     with pytest.warns(Notice, match=re.escape(f"CFL {late}"[:-1])):
         assert main([*words, "--dry-run"]) == 0
-    assert "\nAll runs of FedAvg (those of the other algorithms are similar):\n" in capsys.readouterr().out
+    assert "\n  split: CFL, 3 rounds of 4 clients, engine chain\n" in capsys.readouterr().out
     assert main([*words, "--num_cpus", "1", "--compare_dir", "done"]) == 0
     assert f"\n- split {late}\n" in Path("done/results.md").read_text().replace("\\_", "_")
 
@@ -255,7 +254,7 @@ def test_dry_run_checks_and_writes_nothing(capsys: pytest.CaptureFixture[str]):
     assert main([*SMALL, "--algorithms", "FedAvg", "IFCA", "--seeds", "[0,1,2]", "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert "6, 1 at a time" in out
-    assert "12 in training" in out
+    assert "\n  IFCA: IFCA, 3 rounds of 4 clients, engine chain\n" in out
     assert not Path("runs").exists()
 
 
@@ -267,13 +266,13 @@ def test_a_comparison_is_neither_started_twice_nor_resumed_when_damaged(capsys: 
         "already holds a comparison; choose another --compare_dir, or resume with --resume" in capsys.readouterr().err
     )
     assert main(["compare", "--resume", "c", "--dry-run"]) == 0
-    assert "runs               0 of 1 (the others have finished), 1 at a time" in capsys.readouterr().out
+    assert "runs: 0 of 1 (the others have finished), 1 at a time" in capsys.readouterr().out
     Path("c/FedAvg/config.yaml").unlink()
     assert main(["compare", "--resume", "c"]) == 2
     assert "config.yaml is missing" in capsys.readouterr().err
     Path("c/compare.yaml").write_text("name: [")
     assert main(["compare", "--resume", "c"]) == 2
-    assert "compare.yaml does not end with its digest" in capsys.readouterr().err
+    assert "compare.yaml is damaged" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("copied")

@@ -76,34 +76,6 @@ def test_an_algorithm_may_have_a_learning_rate_and_local_work_of_its_own():
         plan_comparison(read_arguments([*SMALL[1:], *words[:-1], "--IFCA.task.optimizer.lr=-1.0"]))
 
 
-def test_a_note_names_the_options_of_an_entry_s_file_that_are_not_used():
-    own = ["--task.optimizer.lr", "0.03", "--local.batch_size", "5", "--name", "best"]
-    whole = load_experiment("quickstart", [*SMALL[3:-2], *own]).to_dict()
-    Path("best.yaml").write_text(yaml.safe_dump(whole))
-    Path("other.yaml").write_text(yaml.safe_dump(whole | {"data": "Synthetic"}))
-    Path("part.yaml").write_text("{algorithm: FedAvg, rounds: 9, local: {epochs: few}}")  # cannot be built
-    words = ["--algorithms", "FedAvg", "tuned=best.yaml", "other=other.yaml", "part=part.yaml", "FedGroup"]
-    _, notices = plan_comparison(read_arguments([*SMALL[1:], *words]))
-    (note,) = (one for one in notices if "takes" in one)
-    assert note == (
-        "tuned takes its algorithm from best.yaml, but not local.batch_size 5 (here 10), task.optimizer.lr 0.03 "
-        "(here 0.1); --local.batch_size 5 sets it for all algorithms, --tuned.local.batch_size 5 for it alone"
-    )
-    words += ["--task.optimizer.lr=0.03", "--local.batch_size", "5"]
-    assert not [one for one in plan_comparison(read_arguments([*SMALL[1:], *words]))[1] if "takes" in one]
-
-
-def test_a_note_names_an_algorithm_with_the_same_options_as_another_one():
-    words = ["--algorithms", "FedAvg", "FedBN=FedAvg", "prox=FedProx", "late=FedAvg", "--late.weights", "equal"]
-    _, notices = plan_comparison(read_arguments([*SMALL[1:], "--task.net=MLP", *words]))
-    assert [one for one in notices if "same" in one] == [
-        "FedBN has the same options as FedAvg, so it gives the same results; give it an option of its own, "
-        "as --FedBN.OPTION VALUE, or leave it out"
-    ]
-    _, notices = plan_comparison(read_arguments([*SMALL[1:], "--task.net=MLP", *words, "--FedBN.personal", "*fc1*"]))
-    assert not [one for one in notices if "same" in one]
-
-
 def test_options_go_to_the_algorithm_that_they_name():
     entries = [ComparedAlgorithm(name, {"class_path": "IFCA"}) for name in ("A", "A.B", "C")]
     words = ["--rounds", "3", "--A.x", "-1", "--C.y=2", "--A.B.z", "[1, 2]", "--tiny"]

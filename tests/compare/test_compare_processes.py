@@ -15,7 +15,7 @@ import pytest
 from processes import in_child, left, wait, wait_for, without_clocks
 
 from lit_cfl.cli.main import main
-from lit_cfl.compare.jobs import Job
+from lit_cfl.runs.many import Job
 from lit_cfl.storage.csv_log import read_table
 
 OPTIONS = (
@@ -122,9 +122,9 @@ def test_in_ray_killed_and_resumed_it_is_the_same_to_the_bit(
 
 def test_a_worker_that_dies_is_a_failed_run():
     ray = pytest.importorskip("ray")
-    from lit_cfl.compare import side_by_side
+    from lit_cfl.runs.many import outcome_of
 
-    assert side_by_side._outcome(ray.exceptions.WorkerCrashedError()) == (
+    assert outcome_of(ray.exceptions.WorkerCrashedError()) == (
         "its process died (WorkerCrashedError); if memory is short, give a smaller --num_cpus",
         [],
     )
@@ -134,7 +134,7 @@ def test_what_a_worker_has_to_say_comes_with_its_outcome(
     pictures: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     pytest.importorskip("ray")
-    from lit_cfl.compare.side_by_side import in_worker
+    from lit_cfl.runs.many import in_worker
 
     monkeypatch.chdir(tmp_path)
     words = [*start("FedAvg"), "--seeds", "1", "--rounds", "1", "--pictures.formats", "[png]", "--num_cpus", "1"]
@@ -143,6 +143,6 @@ def test_what_a_worker_has_to_say_comes_with_its_outcome(
     shutil.rmtree(folder / "pictures")
     (folder / "pictures").write_text("in the way")
     (folder / "summary.json").unlink()  # as if the run had been killed just before its end
-    error, notices = in_worker(Job(Path("c"), "FedAvg", 1, 1), tmp_path / "note.json")
+    error, notices = in_worker(Job(Path("c"), "FedAvg", 1, 1))
     assert error == f"{folder}/pictures could not be written (File exists)"
     assert [" cannot be drawn and is left out (SaveError" in notice for notice in notices] == [True]

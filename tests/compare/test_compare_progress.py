@@ -1,17 +1,14 @@
 """Tests what a comparison shows about its runs while they are running."""
 
 import io
-import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from lit_cfl.activity import Activity
-from lit_cfl.compare.jobs import Job
-from lit_cfl.progress.live import Display, LogDisplay, TerminalDisplay
+from lit_cfl.progress.live import LogDisplay, TerminalDisplay
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -65,28 +62,4 @@ def test_a_terminal_shows_what_each_run_does():
         live.ended(TWO, "failed: no licence", failed=True)
         shown = drawn()
         assert shown[-1].startswith("runs 2/2 0 running, 1 failed ")
-
-
-def test_a_worker_writes_what_it_does_for_the_driver_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    pytest.importorskip("ray")
-    from lit_cfl.compare import side_by_side
-
-    class Seen(Display):
-        def activity(self, title: str, activity: Activity) -> None:
-            seen.append((title, activity))
-
-    job = Job(Path("c"), "FedAvg", 1, 1)
-
-    def run_job(job: Job, callbacks: Any) -> None:
-        for done in range(3):
-            callbacks.activity(Activity("training", 2, done, 8))
-
-    monkeypatch.setattr(side_by_side, "run_job", run_job)
-    assert side_by_side.in_worker(job, tmp_path / "nowhere/note.json") == (None, [])
-    seen: list[tuple[str, Activity]] = []
-    display = Seen(Console())
-    side_by_side._show(job, tmp_path / "note.json", display)  # the note does not exist yet
-    assert side_by_side.in_worker(job, tmp_path / "note.json") == (None, [])
-    assert json.loads((tmp_path / "note.json").read_text())["done"] == 0  # the note is not written for each client
-    side_by_side._show(job, tmp_path / "note.json", display)
-    assert seen == [("FedAvg seed 1", Activity("training", 2, 0, 8))]
+        assert not live.running

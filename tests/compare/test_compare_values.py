@@ -9,15 +9,15 @@ from digits_experiment import digits
 from made_runs import config, write_table
 
 from lit_cfl.algorithms import IFCA, FedAvg
-from lit_cfl.compare.command import _outcome
+from lit_cfl.compare.command import describe_outcome
 from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.from_python import ComparisonTables
-from lit_cfl.compare.jobs import Job
 from lit_cfl.compare.results import Results, collect, verdict
 from lit_cfl.compare.tables import as_markdown, cells
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.metric_names import CLIENTS, METRICS
 from lit_cfl.pictures.curves import mean_curves
+from lit_cfl.runs.many import Job
 from lit_cfl.storage.config_file import write_config
 from lit_cfl.storage.csv_log import read_table
 
@@ -160,7 +160,7 @@ def test_notes_count_the_runs_that_stopped_early_and_the_target_as_asked(results
 
 def test_the_line_of_a_run_that_ended_has_its_last_figures_and_the_time_of_all_of_it(tmp_path: Path):
     made(tmp_path, "A", 1)
-    assert _outcome(Job(tmp_path, "A", 1, 3)) == "val accuracy 0.50  clusters 1  ARI 0.25  20.0 s"
+    assert describe_outcome(Job(tmp_path, "A", 1, 3)) == "val accuracy 0.50  clusters 1  ARI 0.25  20.0 s"
 
 
 def test_without_a_target_it_is_the_lowest_end_and_what_it_cost_is_of_the_same_rounds(tmp_path: Path):

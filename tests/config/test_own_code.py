@@ -204,7 +204,7 @@ def recorded_study(class_path: str, study: Path) -> None:
     words = ["--config", "tune/quickstart", "--limits.trials", "2", "--space", '{"local.epochs": {"randint": [1, 3]}}']
     begun = parse_study(words).study
     study.mkdir()
-    replace(begun, base=begun.whole_base | {"algorithm": algorithm}, points=None).write(study / STUDY, "0a1b2c3d")
+    replace(begun, base=begun.whole_base | {"algorithm": algorithm}, points=None).write(study / STUDY)
 
 
 @pytest.mark.parametrize("here", [".", "study"])
@@ -231,13 +231,10 @@ def test_opening_a_study_names_the_code_that_it_loads(empty_folder: Path):
     assert notices == [f"opening study loads code that is not part of Lit-CFL: {own}.Own from {empty_folder}"]
 
 
-@pytest.mark.parametrize("part", [0.0, 0.5, 0.99])
-def test_a_damaged_study_file_is_named(part: float, empty_folder: Path, capsys: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize("left", ["", "[1", "name: x"])
+def test_a_damaged_study_file_is_named(left: str, empty_folder: Path, capsys: pytest.CaptureFixture[str]):
     recorded_study("FedGroup", empty_folder / "study")
-    file = empty_folder / "study" / STUDY
-    data = bytearray(file.read_bytes())
-    data[int(part * len(data))] ^= 1
-    file.write_bytes(data)
+    (empty_folder / "study" / STUDY).write_text(left)
     assert main(["tune", "--resume", "study"]) == 2
     assert capsys.readouterr().err.startswith(f"lit-cfl: error: study/{STUDY} ")
 

@@ -95,7 +95,7 @@ def test_each_part_that_may_import_a_package_does(found: dict[str, set[str]]):
         ("lit_cfl.runs.run", "wandb", "lit_cfl.runs.run imports wandb"),
         ("lit_cfl.data.npz", "datasets", "lit_cfl.data.npz imports datasets"),
         ("lit_cfl.experiment", "jsonargparse", "lit_cfl.experiment imports jsonargparse"),
-        ("lit_cfl.compare.jobs", "optuna", "lit_cfl.compare.jobs imports optuna"),
+        ("lit_cfl.runs.many", "optuna", "lit_cfl.runs.many imports optuna"),
         ("lit_cfl.evaluation", "matplotlib.figure", "lit_cfl.evaluation imports matplotlib"),
         ("lit_cfl.runs.run", "rich.table", "lit_cfl.runs.run imports rich"),
         ("lit_cfl.tracking.media", "pandas", "lit_cfl.tracking.media imports pandas"),

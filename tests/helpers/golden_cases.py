@@ -12,16 +12,22 @@ import numpy as np
 import torch
 from digits_experiment import digits
 from made_runs import config, made_run, metric_row, seal, write_table
+from optuna.trial import TrialState, create_trial
 from studies import STUDY
 
 from lit_cfl.algorithms import IFCA, FedAvg, Oracle
+from lit_cfl.config.variants import build
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.experiment import Experiment
 from lit_cfl.metric_names import CLIENTS, CLUSTERS, METRICS
 from lit_cfl.runs.client_rounds import part_name, write_part
 from lit_cfl.storage.config_file import write_config
-from lit_cfl.tune.record import TrialRecord, write_record
-from lit_cfl.tune.study import Study
+from lit_cfl.tune.check import PreparedStudy
+from lit_cfl.tune.journal import NUMBER, REPEATS, RESULT, Journal
+from lit_cfl.tune.objective import Objective
+from lit_cfl.tune.result import StudyFiles
+from lit_cfl.tune.study import Limits, Study
+from lit_cfl.tune.trial import TrialJob
 
 TRUE = np.array([0, 0, 0, 1, 1, 1, 1, 2, 2])
 FOUND = {  # clusters of the clients by round
@@ -263,8 +269,6 @@ RANKED = {  # accuracy after the last round for both seeds, by data set: each or
 
 def ranked_comparison(path: Path, clients: int, scores: Mapping[str, Sequence[float]]) -> Path:
     """Writes a comparison on data with this number of clients, whose best round is not the last one."""
-    from lit_cfl.storage.digests import write_sealed
-
     data = {"class_path": "lit_cfl.datamodules.Digits", "init_args": {"num_clients": clients}}
     for name, values in scores.items():
         for seed, value in enumerate(values):
@@ -274,46 +278,60 @@ def ranked_comparison(path: Path, clients: int, scores: Mapping[str, Sequence[fl
             (folder / "clusters.csv").unlink()
             finish(folder, rows, algorithm=name, seed=seed)
     seeds = list(range(max(map(len, scores.values()))))
-    write_sealed(path / "compare.yaml", f"name: x\nalgorithms: {list(scores)}\nseeds: {seeds}\ntarget: null\n")
+    (path / "compare.yaml").write_text(f"name: x\nalgorithms: {list(scores)}\nseeds: {seeds}\ntarget: null\n")
     return path
 
 
 METRIC, ETA, CLUSTERS_OF = "val/weighted_accuracy", "algorithm.eta_g", "algorithm.num_clusters"
 
 
-def trial(
-    path: Path, number: int, status: str, values: Mapping[str, Any], origin: str = "search", **figures: Any
-) -> None:
-    """Writes the record of a trial; `repeats` names the trial whose setting it repeats."""
-    repeats = figures.pop("repeats", None)
+def study_files(path: Path) -> StudyFiles:
+    """Opens the files of a study in `path`, whose trials are those of its journal."""
+    base = STUDY["base"] | {"pictures": {"formats": ["png"]}}
+    study = Study(**(STUDY | {"base": base, "limits": Limits(), "seeds": [0, 3], "num_repeats": 2}))
+    prepared = PreparedStudy(TrialJob(study, Objective(), path / "trials"), build(base), {}, None, None)
+    return StudyFiles(prepared, Journal(path / "study.log", ["maximize"]), path)
+
+
+def add_trial(files: StudyFiles, number: int, values: Mapping[str, Any], state: TrialState, **figures: Any) -> None:
+    """Adds a trial to a study's journal; `repeats` names the trial whose setting it repeats."""
+    repeats = {REPEATS: figures.pop("repeats")} if "repeats" in figures else {}
     figures = {key.replace("mib", "traffic/mib").replace("score", METRIC): value for key, value in figures.items()}
-    write_record(path / "trials", TrialRecord(number, origin, values, repeats, status, figures), "89abcdef")
+    space = files.prepared.study.search_space.distributions()
+    files.journal.study.add_trial(
+        create_trial(
+            state=state,
+            value=figures.get(METRIC, 0.0) if state == TrialState.COMPLETE else None,
+            params=dict(values),
+            distributions={key: space[key] for key in values},
+            user_attrs={NUMBER: number, RESULT: figures, **repeats},
+        )
+    )
+    if not repeats:
+        name = f"{number:04d}"
+        (files.path / "trials" / name).mkdir(parents=True)
+        (files.path / "trials" / name / "config.yaml").write_text(f"name: '{name}'\nseeds: [3]\n")
 
 
 def searched_study(path: Path) -> Path:
-    """Writes a study of twelve trials, whose best score is that of a stopped one, with repeats on new seeds."""
+    """Writes a study of twelve trials, whose best score is that of a stopped one, and its runs on new seeds."""
     path.mkdir(parents=True)
-    Study(**(STUDY | {"limits": {}, "num_repeats": 2})).write(path / "study.yaml", "89abcdef")
+    files = study_files(path)
+    files.prepared.study.write(path / "study.yaml")
     for number in range(10):
         # neither the score, the traffic nor the value of eta_g is in the order of the trials
-        values = {ETA: 0.03125 * ((number * 7) % 10), CLUSTERS_OF: 2 + (number % 3 == 1)}
+        values = {ETA: 0.03125 * ((number * 7) % 10), CLUSTERS_OF: 2 + (number % 3 == 1)} if number else {}
         figures = {"score": 0.25 + 0.0625 * ((number * 3) % 10), "mib": 1.0 + 0.5 * ((number * 4) % 9)}
-        origin = "default" if number == 0 else "search"
-        trial(
-            path, number, "finished", values, origin, rounds=4 + number, seconds=60.0 + number, finished=True, **figures
-        )
+        more = {"rounds": 4 + number, "seconds": 60.0 + number, "finished": True}
+        add_trial(files, number, values, TrialState.COMPLETE, **more, **figures)
     stopped = {"score": 0.9375, "mib": 0.25, "rounds": 1, "seconds": 5.0}
-    trial(path, 10, "stopped", {ETA: 0.3, CLUSTERS_OF: 2}, **stopped)
-    trial(path, 11, "failed", {ETA: 0.125, CLUSTERS_OF: 3}, error="RuntimeError: too <warm>")
-    trial(path, 12, "finished", {ETA: 0.0, CLUSTERS_OF: 2}, repeats=0)
-    (path / "best.yaml").write_text("name: best\n")
-    (path / "repeats").mkdir()
-    found = {"best": [(0.75, 0.5), (0.8125, 1.0)], "default": [(0.5, 0.375), (0.5, 0.625)]}
-    repeats = {
-        name: {str(seed): {METRIC: val, "test/weighted_accuracy": test} for seed, (val, test) in enumerate(own, 1)}
-        for name, own in found.items()
-    }
-    (path / "repeats" / "repeats.json").write_text(json.dumps(repeats))
+    add_trial(files, 10, {ETA: 0.3, CLUSTERS_OF: 2}, TrialState.PRUNED, **stopped)
+    add_trial(files, 11, {ETA: 0.125, CLUSTERS_OF: 3}, TrialState.PRUNED, rounds=0, error="RuntimeError: too <warm>")
+    add_trial(files, 12, {ETA: 0.21875, CLUSTERS_OF: 3}, TrialState.COMPLETE, repeats=1)
+    files.write()
+    compared_runs(path / "repeats", [("Oracle", seed) for seed in range(3)])
+    (path / "repeats" / "FedAvg").rename(path / "repeats" / "default")
+    (path / "repeats" / "IFCA").rename(path / "repeats" / "0003")
     return path
 
 

@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import torch
+from digits_experiment import digits
 from drawing import let_runs_draw
+from golden_cases import study_files
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -26,13 +27,12 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FuncFormatter
 from rich.console import Console
-from studies import STUDY
 
+from lit_cfl.algorithms import IFCA, FedAvg
 from lit_cfl.algorithms.base import Assignment
 from lit_cfl.client_scores import SplitScores
 from lit_cfl.compare.command import write_picture
 from lit_cfl.compare.comparison import Comparison
-from lit_cfl.compare.jobs import Job
 from lit_cfl.compare.results import Results, collect
 from lit_cfl.compare.tables import show_table, write_tables
 from lit_cfl.config.parser import parse_run
@@ -44,7 +44,6 @@ from lit_cfl.pictures import folder
 from lit_cfl.pictures.colours import match_colours
 from lit_cfl.pictures.figure import Figure, Table, draw
 from lit_cfl.pictures.files import write_figure
-from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.panels import Curve, Panel, Style
 from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.pictures.run_files import read_run
@@ -54,10 +53,10 @@ from lit_cfl.progress.live import LogDisplay
 from lit_cfl.report.assemble import make_page
 from lit_cfl.report.blocks import Code, Page, Section, Text
 from lit_cfl.report.page import as_html
+from lit_cfl.runs.many import Job
 from lit_cfl.runs.newcomers import PlacedNewcomers
 from lit_cfl.runs.run import FinishedRun
 from lit_cfl.scores import CLASSIFIER
-from lit_cfl.storage.digests import write_sealed
 
 Content = dict[str, Any]
 
@@ -303,16 +302,13 @@ def pictures_of_data(data: FederatedData) -> Content:
 
 
 def pictures_of_search(path: Path) -> Content:
-    """Describes the pictures of a study with these files."""
-    from lit_cfl.report.study import _shares, read_study  # imports Optuna
-    from lit_cfl.tune.pictures import draw as draw_search
+    """Describes the pictures of a study whose table lies in `path`."""
+    from lit_cfl.report.study import read_study  # imports Optuna
+    from lit_cfl.tune.pictures import list_figures
 
     study = read_study(path)
-    (path / "pictures").mkdir(exist_ok=True)
-    with _taking("lit_cfl.pictures.files") as taken:
-        strict = DrawingGuard(passed=(Exception,))
-        draw_search(path / "pictures", study.trained, study.parameters, study.objective, _shares(study), strict)
-    return taken
+    made = {name: make() for name, make in list_figures(study.trained, study.parameters, study.objective).items()}
+    return {name: drawn(figure) for name, figure in made.items() if figure is not None}
 
 
 # Comparisons
@@ -338,7 +334,7 @@ def results_of(
     results = collect(Comparison("x", dict(experiments), list(seeds), target), path, failed)
     write_tables(path, results, f"x: {', '.join(experiments)}", None)
     about = f"name: x\nalgorithms: {list(experiments)}\nseeds: {list(seeds)}\ntarget: {json.dumps(target)}\n"
-    write_sealed(path / "compare.yaml", about)
+    (path / "compare.yaml").write_text(about)
     return results
 
 
@@ -447,26 +443,16 @@ def end_of_comparison(results: Results) -> str:
     return _printed(lambda console: show_table(console, results))
 
 
-def end_of_search(path: Path) -> str:
-    """Writes the files of a study whose trials lie in `path`, and returns what its end prints."""
-    from lit_cfl.tune.command import closing_table
-    from lit_cfl.tune.objective import Objective
-    from lit_cfl.tune.repeats import _summarise
-    from lit_cfl.tune.study import Study
-    from lit_cfl.tune.study_result import StudyFiles
-    from lit_cfl.tune.trial import TrialJob
-    from lit_cfl.tune.trials import Trials
+def compare_on_new_seeds(path: Path) -> Results:
+    """Compares the best setting of a study, 0003, with the default one, and writes the comparison's files."""
+    experiments = {"default": digits(algorithm=FedAvg()), "0003": digits(algorithm=IFCA(2))}
+    return results_of(path / "repeats", experiments, [0, 1, 2])
 
-    study = Study(**(STUDY | {"limits": {}, "seeds": [0, 3], "num_repeats": 2}))
-    job = TrialJob(study, Objective(), path / "trials")
-    trials = Trials(job.folder, [], None, 99, study_id="89abcdef")
-    trials.load()
-    prepared: Any = SimpleNamespace(job=job, first=[SimpleNamespace(inside=True)])
-    with _taking("lit_cfl.pictures.files"):
-        result = StudyFiles(prepared, trials, path).write()
-    assert result.best is not None
-    names = {"best": str(result.best["trial_id"]), "default": "default"}
-    summaries = json.loads((path / "repeats" / "repeats.json").read_text())
-    done = {names[name]: {int(seed): one for seed, one in own.items()} for name, own in summaries.items()}
-    result = replace(result, repeated=_summarise(job, result.best, path, done, ["best, seed 9: gone"]))
-    return _printed(lambda console: closing_table(console, study, result))
+
+def end_of_search(path: Path) -> str:
+    """Returns what the end of a study with these files prints."""
+    from lit_cfl.tune.command import closing_table
+
+    files = study_files(path)
+    result = replace(files.write(), repeated=compare_on_new_seeds(path))
+    return _printed(lambda console: closing_table(console, files.prepared.study, result))

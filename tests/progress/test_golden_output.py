@@ -17,7 +17,6 @@ from golden import check_golden, without_times
 from lit_cfl.cli.main import main
 from lit_cfl.metric_names import client_columns
 from lit_cfl.scores import ACCURACY, Score, describe_scores
-from lit_cfl.storage.digests import write_sealed
 
 GOLDEN = Path(__file__).with_name("golden")
 TINY = (
@@ -164,8 +163,6 @@ def test_a_comparison_prints_and_writes_what_was_recorded(tmp_path: Path):
 
 def test_a_search_prints_and_writes_what_was_recorded(tmp_path: Path):
     path = cases.searched_study(tmp_path / "study")
-    for folder in (path / "trials").iterdir():
-        write_sealed(folder / "config.yaml", f"name: {folder.name}\nseeds: [3]\n")
     found = {"terminal": inside_shown.end_of_search(path).splitlines(), "trials.csv": columns_of(path / "trials.csv")}
     check_golden(GOLDEN / "search.json", found | {"best.yaml": (path / "best.yaml").read_text().splitlines()}, tmp_path)
 

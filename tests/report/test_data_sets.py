@@ -14,7 +14,6 @@ from lit_cfl.report.assemble import make_page
 from lit_cfl.report.blocks import Page, Table
 from lit_cfl.report.page import as_html
 from lit_cfl.storage import write_rows
-from lit_cfl.storage.digests import write_sealed
 
 SCORES = {  # accuracy after the last round for both seeds
     "digits": {"FedAvg": (0.4, 0.6), "IFCA": (0.8, 0.9), "CFL": (0.7, 0.9)},
@@ -42,7 +41,7 @@ def comparison(
             ]
             made_run(path / name / f"seed-{seed}", rows, over=over, data=data, snapshots=0)
     seeds = list(range(max(map(len, scores.values()))))
-    write_sealed(path / "compare.yaml", f"name: x\nalgorithms: {list(scores)}\nseeds: {seeds}\ntarget: null\n")
+    (path / "compare.yaml").write_text(f"name: x\nalgorithms: {list(scores)}\nseeds: {seeds}\ntarget: null\n")
     return path
 
 

@@ -31,6 +31,12 @@ def two_runs(path: Path) -> list[Path]:
     return [cases.finished_run(path / "one"), cases.started_run(path / "other", (1, 2), cohort_size=3)[0]]
 
 
+def study(path: Path) -> list[Path]:
+    """Writes a study with its comparison on new seeds."""
+    inside_shown.compare_on_new_seeds(cases.searched_study(path))
+    return [path]
+
+
 PAGES: dict[str, Callable[[Path], Sequence[Path]]] = {
     "finished_run": lambda path: [cases.finished_run(path)],
     "unfinished_run": lambda path: [cases.unfinished_run(path)],
@@ -40,7 +46,7 @@ PAGES: dict[str, Callable[[Path], Sequence[Path]]] = {
     "two_runs": two_runs,
     "comparison": comparison,
     "data_sets": data_sets,
-    "study": lambda path: [cases.searched_study(path)],
+    "study": study,
 }
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from golden_cases import searched_study
 from made_runs import add_own_tables, made_run
 from test_page import HACK
-from test_report_study import made_study
 from test_sources import page_of
 
 from lit_cfl.report import overview
@@ -58,7 +58,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     )
     add_own_tables(run)
     other = made_run(folder / "other", clients=60)
-    sources = {"run": (run, other), "study": (made_study(folder / "study"),)}
+    sources = {"run": (run, other), "study": (searched_study(folder / "study"),)}
     found = {}
     for name, paths in sources.items():
         found[name] = folder / f"{name}.html"
@@ -139,7 +139,7 @@ def test_figures_and_text_need_no_script(driver: Any, pages: dict[str, Path]):
     assert driver.find_elements(By.TAG_NAME, "script") == []
     text = driver.find_element(By.TAG_NAME, "body").get_attribute("textContent")
     drawn = driver.find_elements(By.CSS_SELECTOR, ".plot svg")
-    assert len(drawn) == 4
+    assert len(drawn) == 3
     assert "Scatter plot of 11 trials" in text
 
 

@@ -17,7 +17,6 @@ from lit_cfl.cli.main import main
 from lit_cfl.pictures.figure import draw
 from lit_cfl.pictures.svg import as_svg
 from lit_cfl.report.page import MOST_BYTES, as_html
-from lit_cfl.storage.digests import write_sealed
 
 pytestmark = pytest.mark.nightly  # a table of tests states these facts
 
@@ -104,7 +103,7 @@ def test_formulas_in_names_are_text(tmp_path: Path):
 def test_a_cluster_and_an_algorithm_of_a_comparison_with_html_in_their_names(tmp_path: Path):
     path, name = tmp_path / "compare", "<img src=x onerror=hacked=1>"
     made_run(path / name / "seed-0")
-    write_sealed(path / "compare.yaml", f"name: x\nalgorithms: ['{name}']\nseeds: [0]\ntarget: null\n")
+    (path / "compare.yaml").write_text(f"name: x\nalgorithms: ['{name}']\nseeds: [0]\ntarget: null\n")
     (path / "runs.csv").write_text(f"algorithm,seed,status,error\n{name},1,failed,{name}\n")
     page = page_of(path)
     assert f"{name}, seed 1, failed: {name}." in page.problems
@@ -114,7 +113,7 @@ def test_a_cluster_and_an_algorithm_of_a_comparison_with_html_in_their_names(tmp
 def test_a_name_in_a_comparison_that_looks_like_a_number_is_text(tmp_path: Path):
     path = tmp_path / "compare"
     made_run(path / "010" / "seed-0")
-    write_sealed(path / "compare.yaml", "name: x\nalgorithms: ['010']\nseeds: [0]\ntarget: null\n")
+    (path / "compare.yaml").write_text("name: x\nalgorithms: ['010']\nseeds: [0]\ntarget: null\n")
     (path / "runs.csv").write_text("algorithm,seed,status,error\n010,1,failed,it broke\n")
     assert "010, seed 1, failed: it broke." in page_of(path).problems
 
@@ -147,7 +146,7 @@ def test_twenty_rounds_of_500_clients_and_ten_algorithms_stay_below_the_limit(tm
     for name in "abcdefghij":
         made_run(tmp_path / "compare" / name / "seed-0", clients=500, snapshots=3)
     names = ", ".join("abcdefghij")
-    write_sealed(tmp_path / "compare" / "compare.yaml", f"name: x\nalgorithms: [{names}]\nseeds: [0]\ntarget: 1\n")
+    (tmp_path / "compare" / "compare.yaml").write_text(f"name: x\nalgorithms: [{names}]\nseeds: [0]\ntarget: 1\n")
     assert len(as_html(page_of(tmp_path / "compare"))) < MOST_BYTES
 
 

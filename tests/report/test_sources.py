@@ -20,7 +20,6 @@ from lit_cfl.report.over_rounds import means
 from lit_cfl.report.sources import Group, kind_of, read_source, require_comparable
 from lit_cfl.scores import ACCURACY
 from lit_cfl.storage.config_file import write_config
-from lit_cfl.storage.digests import write_sealed
 
 
 def page_of(*paths: Path) -> Page:
@@ -239,7 +238,7 @@ def test_seeds_and_their_baselines_are_two_groups(tmp_path: Path):
 def test_a_comparison_names_runs_that_did_not_start(tmp_path: Path):
     path = tmp_path / "compare"
     made_run(path / "A" / "seed-0")
-    write_sealed(path / "compare.yaml", "name: x\nalgorithms: [A, B]\nseeds: [0, 1]\ntarget: null\n")
+    (path / "compare.yaml").write_text("name: x\nalgorithms: [A, B]\nseeds: [0, 1]\ntarget: null\n")
     source = read_source(path)
     assert source.kind == "comparison"
     assert [group.name for group in source.groups] == ["A"]
@@ -248,7 +247,7 @@ def test_a_comparison_names_runs_that_did_not_start(tmp_path: Path):
 
 def test_a_run_of_a_comparison_that_failed_at_once_counts_as_started(tmp_path: Path):
     made_run(tmp_path / "FedAvg" / "seed-0")
-    write_sealed(tmp_path / "compare.yaml", "algorithms: [FedAvg]\nseeds: [0, 3, 4]\n")
+    (tmp_path / "compare.yaml").write_text("algorithms: [FedAvg]\nseeds: [0, 3, 4]\n")
     (tmp_path / "FedAvg" / "seed-3").mkdir()
     (tmp_path / "FedAvg" / "seed-3" / "error.txt").write_text("Traceback")
     assert read_source(tmp_path).problems == ["FedAvg: seed-4 did not start yet."]

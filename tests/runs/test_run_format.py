@@ -13,7 +13,6 @@ from lit_cfl.errors import InputError
 from lit_cfl.runs.load_run import load_run
 from lit_cfl.storage.checkpoint import Checkpoint
 from lit_cfl.storage.config_file import as_yaml, stored_config
-from lit_cfl.storage.digests import write_sealed
 
 FOUND = {None: "no format number", 2: "format 2"}
 NUMBERS = pytest.mark.parametrize("number", FOUND)
@@ -30,7 +29,7 @@ def compared(path: Path) -> Path:
     """Writes a comparison with one algorithm and one run."""
     made_run(path / "CFL" / "seed-0")
     record = {"name": "mine", "algorithms": ["CFL"], "seeds": [0], "target": None}
-    write_sealed(path / RECORD, yaml.safe_dump(record))
+    (path / RECORD).write_text(yaml.safe_dump(record))
     (path / "CFL" / "config.yaml").write_bytes((path / "CFL" / "seed-0" / "config.yaml").read_bytes())
     return path
 

@@ -21,7 +21,6 @@ from lit_cfl.runs.run_directory import RunDirectory, default_run_directory
 from lit_cfl.storage import checkpoint, csv_log
 from lit_cfl.storage.atomic_writes import write_json
 from lit_cfl.storage.csv_log import CsvLog, read_table
-from lit_cfl.storage.digests import read_sealed, write_sealed
 from lit_cfl.storage.lock import lock_directory
 
 
@@ -143,15 +142,6 @@ def test_text_of_a_table_is_saved_once_and_restored(tmp_path: Path, monkeypatch:
     again.append([{"round": 40}])
     assert (tmp_path / "a.csv").read_bytes() == text + b"40,\n"
     assert again.size == len(text) + 4
-
-
-def test_a_changed_record_does_not_match_its_digest(tmp_path: Path):
-    write_sealed(tmp_path / "record.yaml", "seeds: [0, 1]\n", "0a1b2c3d")
-    assert read_sealed(tmp_path / "record.yaml")[1] == "0a1b2c3d"
-    content = (tmp_path / "record.yaml").read_text()
-    (tmp_path / "record.yaml").write_text(content.replace("[0, 1]", "[0, 2]"))
-    with pytest.raises(InputError, match=r"record\.yaml was changed or damaged: it does not match the digest"):
-        read_sealed(tmp_path / "record.yaml")
 
 
 # The run's directory

@@ -262,7 +262,7 @@ def test_a_launched_study_comes_back_with_its_best(token_cluster: Cluster, tmp_p
     words = ["--config", "study-to-run.yaml", "--address", token_cluster.url, "--remote_dir", str(tmp_path / "jobs")]
     code, said = token_cluster.run(["-m", "lit_cfl", "launch", *words, "--study_dir", "there"], tmp_path)
     assert code == 0, said
-    assert "2 trials: 2 finished, 0 stopped early, 0 failed" in said
+    assert "3 trials: 3 finished, 0 stopped early, 0 failed" in said
     assert sorted(path.name for path in (tmp_path / "there").iterdir()) == ["best.yaml", "trials.csv"]
     with (tmp_path / "there" / "trials.csv").open() as file:
         rows = list(csv.DictReader(file))

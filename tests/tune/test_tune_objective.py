@@ -1,15 +1,11 @@
 """Tests the objective of a study."""
 
-from pathlib import Path
-from types import SimpleNamespace
-
 import pytest
 
 from lit_cfl.errors import InputError
 from lit_cfl.scores import Score
-from lit_cfl.tune.cluster import connect_to_ray, require_room
+from lit_cfl.tune.cluster import connect_to_ray
 from lit_cfl.tune.objective import Objective
-from lit_cfl.tune.repeats import _gain, new_seeds
 from lit_cfl.tune.study import Resources
 
 
@@ -41,33 +37,13 @@ def test_lower_is_better_for_losses_and_deviations_alone():
 
 def test_a_score_is_judged_in_its_own_direction():
     error, gain = (Objective.of(None, (Score("figure", up),)) for up in (False, True))
-    assert (error.metric, error.test) == ("val/weighted_figure", "test/weighted_figure")
+    assert error.metric == "val/weighted_figure"
     assert (error.mode, gain.mode) == ("min", "max")
     rows = [{"id": k, error.metric: value, "traffic/mib": 1.0} for k, value in enumerate([-2.0, -5.0, 3.0])]
     assert (error.best(rows)["id"], gain.best(rows)["id"]) == (1, 2)
     assert (error.is_reached(2.0, 2.5), gain.is_reached(2.0, 2.5)) == (True, False)
     with pytest.raises(InputError, match=r"metric is 'val/weighted_accuracy'.*one of val/weighted_figure, "):
         Objective.of("val/weighted_accuracy", error.scores)
-
-
-def test_a_failed_trial_is_worse_than_any_figure():
-    for objective in (Objective(), Objective("val/loss"), Objective.of(None, (Score("gain"),))):
-        failed = {objective.metric: objective.worst, "traffic/mib": 0.0}
-        for figure in (-1e6, 0.0, 1e6):
-            finished = {objective.metric: figure, "traffic/mib": 1.0}
-            assert objective.best([failed, finished]) is finished
-
-
-def test_a_gain_is_positive_where_the_best_is_better():
-    summaries = {"best": {4: {"test/weighted_figure": 1.0}}, "default": {4: {"test/weighted_figure": 3.0}}}
-    gains = [_gain(Objective.of(None, (Score("figure", up),)), summaries) for up in (False, True)]
-    assert [gain.mean for gain in gains] == [2.0, -2.0]
-
-
-def test_test_data_are_reported_by_the_metric_of_the_study_and_in_its_direction():
-    summaries = {"best": {4: {"test/loss": 1.0}}, "default": {4: {"test/loss": 3.0}}}
-    assert Objective("val/loss").test == "test/loss"
-    assert _gain(Objective("val/loss"), summaries).mean == 2.0
 
 
 def test_ties_go_to_lower_traffic_then_to_the_earlier_trial():
@@ -94,10 +70,6 @@ def test_a_second_objective_is_traffic_and_low():
         Objective(second="val/loss")
 
 
-def test_new_seeds_are_new():
-    assert new_seeds([0, 7, 2], 3) == [8, 9, 10]
-
-
 def test_all_cores_are_available_for_trials_next_to_a_gpu(monkeypatch: pytest.MonkeyPatch):
     asked: dict[str, object] = {}
 
@@ -114,10 +86,3 @@ def test_all_cores_are_available_for_trials_next_to_a_gpu(monkeypatch: pytest.Mo
     with pytest.raises(InputError, match="no Ray in this test"), connect_to_ray(None, Resources(cpus=1, gpus=0.25)):
         pass
     assert (asked["num_cpus"], asked["num_gpus"]) == (7, 2)
-
-
-def test_a_full_disk_is_reported_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    require_room(str(tmp_path))
-    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=5 * 2**20))
-    with pytest.raises(InputError, match="only 5 MiB are free"):
-        require_room(str(tmp_path))

@@ -5,6 +5,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import optuna
 import pytest
 import yaml
 from hypothesis import given
@@ -13,18 +14,23 @@ from studies import ALGORITHMS, STUDY, base, study_file
 
 from lit_cfl.config.variants import base_config, build
 from lit_cfl.errors import InputError
-from lit_cfl.tune.check import check_on_clients, check_study, first_clustering_round, notices
+from lit_cfl.tune.check import PreparedStudy, prepare
 from lit_cfl.tune.options import parse_study
-from lit_cfl.tune.searchers import make_searcher
+from lit_cfl.tune.searchers import sampler_of
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import as_word, corners, format_values
-from lit_cfl.tune.study import Limits, Study
+from lit_cfl.tune.study import Limits, Stopping, Study
 
 
-def check(space: dict[str, Any], **changes: Any) -> None:
+def check(space: dict[str, Any], **changes: Any) -> PreparedStudy:
     """Runs all checks that a study must pass before its start."""
-    study, default, corners = check_study(Study(base(**changes), space))
-    check_on_clients(study, default, corners)
+    return prepare(Study(base(**changes), space), Path("study"))
+
+
+def ask(study: Study, number: int) -> dict[str, Any]:
+    """Returns the setting of a trial that the searcher chooses."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return study.search_space.suggest_setting(optuna.create_study(sampler=sampler_of(study)(number)).ask())
 
 
 def test_each_distribution_is_read():
@@ -72,21 +78,6 @@ def test_each_distribution_is_read():
         ({"a": {"uniform": [0, 1], "step": 0.3}}, "step is 0.3, but 0 or 1 is not a multiple of it"),
         ({"a": {"randint": [0, 8], "step": 2}}, "step is 2, but only uniform takes a step"),
         ({"a": {"choice": [1, 2], "wen": {"b": 1}}}, "write one of uniform"),
-        ({"a": {"choice": [1, 2], "when": "b"}}, "when is 'b'; write when: {OPTION: VALUE}"),
-        ({"a": {"choice": [1, 2], "when": {"c": 1}}, "b": {"choice": [1]}}, "when names 'c', which is not searched"),
-        ({"a": {"choice": [1, 2], "when": {"b": 1}}, "b": {"uniform": [0, 1]}}, r"not a choice; write b: \{choice"),
-        (
-            {"a": {"choice": [1, 2], "when": {"b": [1, 3]}}, "b": {"choice": [1, 2]}},
-            "asks for b = 3, which is not one of its values; give one of 1, 2",
-        ),
-        (
-            {"a": {"choice": [1], "when": {"b": 1}}, "b": {"choice": [1], "when": {"a": 1}}},
-            "conditions of a, b depend on each other",
-        ),
-        (
-            {"a": {"grid": [1, 2], "when": {"b": 1}}, "b": {"grid": [1, 2]}},
-            "a grid tries every .* cannot have a `when`; remove it",
-        ),
         ("[1", r"space is '\[1'; write an option and its values"),
         ({"a": {"choice": []}}, "is empty or repeats a value"),
         ({"a": {"choice": [1, 1]}}, "is empty or repeats a value"),
@@ -129,7 +120,7 @@ def test_a_space_that_cannot_be_searched_is_refused(content: dict[str, Any], mes
 
 def test_small_negative_values_are_not_taken_for_options():
     space = parse_space({"algorithm.tau": {"choice": [-5e-05, 0.5]}})
-    built = build(base(algorithm=STOCFL), space.words({"algorithm.tau": -5e-05}))
+    built = build(base(algorithm={"class_path": "StoCFL"}), space.words({"algorithm.tau": -5e-05}))
     assert built.algorithm.tau == -5e-05
 
 
@@ -144,120 +135,26 @@ def test_values_become_options_of_their_own_algorithm_alone():
     assert other.algorithm.pretrain_scale == 3  # the base's own value, since this is the base's algorithm
 
 
-CONDITIONAL = {
-    "algorithm.psi_budget": {
-        "choice": [{"length": 5, "unit": "steps"}, {"length": 1, "unit": "epochs"}],
-        "when": {"algorithm.psi": "update"},
-    },
-    "algorithm.psi": {"choice": ["gradient", "update"]},
-    "algorithm.tau": {"uniform": [0.1, 0.8]},
-}
-STOCFL = {"class_path": "StoCFL", "init_args": {"tau": 0.5}}
-
-
-def test_a_condition_leaves_out_what_does_not_matter():
-    space = parse_space(CONDITIONAL)
-    drawn = {
-        "algorithm.psi_budget": '{"length": 5, "unit": "steps"}',
-        "algorithm.psi": "gradient",
-        "algorithm.tau": 0.5,
-    }
-    assert space.values_of(drawn) == {"algorithm.psi": "gradient", "algorithm.tau": 0.5}
-    assert space.words(drawn) == ["--algorithm.psi=gradient", "--algorithm.tau=0.5"]
-    update = drawn | {"algorithm.psi": "update"}
-    assert space.values_of(update) == update
-    experiment = build(base(algorithm=STOCFL), space.words(update))
-    assert (experiment.algorithm.psi, experiment.algorithm.psi_budget.length) == ("update", 5)
-
-
-def test_corners_differ_in_what_matters_and_each_condition_is_met():
-    corners = parse_space(CONDITIONAL).corners()
-    assert len(corners) == 2 + 2 * 2  # both ends of tau with gradient, and with update for each budget
-    assert [
-        point for point in corners if ("algorithm.psi_budget" in point) != (point["algorithm.psi"] == "update")
-    ] == []
-    many = CONDITIONAL | {"cohort_size": {"choice": list(range(1, 9))}}
-    alone = parse_space(many).corners()  # one parameter changes at a time
-    assert sum("algorithm.psi_budget" in point for point in alone) >= 2
-    assert {point["algorithm.psi_budget"] for point in alone if "algorithm.psi_budget" in point} == {
-        as_word(value) for value in CONDITIONAL["algorithm.psi_budget"]["choice"]
-    }
-
-
-def test_a_condition_of_a_condition_is_followed():
-    space = parse_space(
-        {
-            "c": {"randint": [1, 3], "when": {"b": [True]}},
-            "b": {"choice": [True, False], "when": {"a": ["x", "y"]}},
-            "a": {"choice": ["x", "y", "z"]},
-        }
-    )
-    assert [p.key for p in space.parameters] == ["a", "b", "c"]
-    assert space.values_of({"a": "z", "b": True, "c": 1}) == {"a": "z"}
-    assert space.values_of({"a": "y", "b": "true", "c": 1}) == {
-        "a": "y",
-        "b": "true",
-        "c": 1,
-    }  # in the form that searchers receive
-    assert space.values_of({"a": "y", "b": False, "c": 1}) == {"a": "y", "b": False}
-
-
-def test_conditions_within_an_algorithm_go_by_its_own_names():
-    own = {name.removeprefix("algorithm."): what for name, what in CONDITIONAL.items()}
-    own["psi_budget"] = own["psi_budget"] | {"when": {"psi": "update"}}
-    space = parse_space({"algorithm": {"choice": ["FedAvg", {"class_path": "StoCFL", "space": own}]}})
-    drawn = {"algorithm": "StoCFL", "StoCFL.psi": "gradient", "StoCFL.psi_budget": "{}", "StoCFL.tau": 0.5}
-    assert space.values_of(drawn) == {"algorithm": "StoCFL", "StoCFL.psi": "gradient", "StoCFL.tau": 0.5}
-
-
-def test_optuna_is_asked_for_what_matters_alone():
-    study = Study(base(algorithm=STOCFL), CONDITIONAL, searcher="TPESampler")
-    drawn = [make_searcher(replace(study, search_seed=k)).ask(0) or {} for k in range(8)]
-    assert {point["algorithm.psi"] for point in drawn} == {"gradient", "update"}
-    for point in drawn:
-        assert ("algorithm.psi_budget" in point) == (point["algorithm.psi"] == "update")
-
-
 @pytest.mark.parametrize("name", ["RandomSampler", "TPESampler"])
 def test_whole_numbers_are_drawn_by_their_logarithm(name: str):
     study = Study(base(), {"batch": {"lograndint": [1, 1025]}}, searcher=name, limits=Limits(trials=64))
-    chosen = make_searcher(study)
-    values = [(chosen.ask(number) or {})["batch"] for number in range(10)]  # TPE draws its first ten settings at random
+    values = [ask(study, number)["batch"] for number in range(10)]  # TPE draws its first ten settings at random
     assert {type(value) for value in values} == {int}
     assert 1 <= min(values) <= max(values) <= 1024
     assert median(values) < 256  # the median of a uniform distribution would be 512
 
 
-def test_a_space_over_the_data_gets_a_note():
-    experiment = build(base())
-    assert notices(Study(base(), {"algorithm.eta_g": {"uniform": [0, 1]}}), experiment) == []
-    space = {"data.rotations": {"choice": [[0, 90], [0, 180]]}, "data": {"choice": ["Digits"]}}
-    (note,) = notices(Study(base(), space), experiment)
-    assert note.startswith("data, data.rotations may change who the clients are")
-
-
-def test_algorithms_that_may_be_scored_on_different_clients_get_a_note():
-    study = Study(base(), {"algorithm": ALGORITHMS})
-    assert notices(study, build(base())) == []  # every client is selected once, in turn
-    (note,) = notices(study, build(base(selection="uniform")))
-    assert "evaluation.clients: all in the base scores all trials on all clients" in note
-    assert notices(study, build(base(selection="uniform", evaluation={"clients": "all"}))) == []
-
-
-def test_an_algorithm_that_takes_an_option_from_anothers_base_gets_a_note():
-    ifca = {"class_path": "IFCA", "space": {"weights": {"choice": ["equal", "examples"]}}}
-    space = {"algorithm": {"choice": ["FedGroup", "FedAvg", ifca]}}
-    own = {"class_path": "FedGroup", "init_args": {"num_clusters": 3, "eta_g": 0.1}}
-    (note,) = notices(Study(base(algorithm=own), space), build(base(algorithm=own)))
-    assert note == "IFCA runs with the base's num_clusters 3"  # IFCA has no eta_g, and neither has FedAvg
-    ifca["init_args"] = {"num_clusters": 2}
-    assert notices(Study(base(algorithm=own), space), build(base(algorithm=own))) == []
+def test_a_space_over_the_data_and_a_grid_get_a_note():
+    assert check({"algorithm.eta_g": {"uniform": [0, 1]}}).notices == []
+    note, whole = check({"data.rotations": {"grid": [[0, 90], [0, 180]]}}).notices
+    assert note.startswith("data.rotations may change who the clients are")
+    assert whole.startswith("no trial is stopped early")
 
 
 def test_values_of_a_step_are_decimal_so_that_the_bases_value_is_not_tried_twice():
     space = {"algorithm.eta_g": {"uniform": [0.1, 0.8], "step": 0.05}}
     study = Study(base(), space, limits=Limits(trials=64))
-    drawn = {(make_searcher(study).ask(number) or {})["algorithm.eta_g"] for number in range(200)}
+    drawn = {ask(study, number)["algorithm.eta_g"] for number in range(200)}
     assert drawn == {0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8}
     (point,) = replace(study, points=[{"algorithm.eta_g": 0.1 + 0.2}]).own_settings
     assert point == {"algorithm.eta_g": 0.3}
@@ -267,7 +164,7 @@ def optimizers(folder: Path) -> Path:
     adam = {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.001}}
     sgd = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}
     space = {
-        "task.optimizer.lr": {"loguniform": [0.01, 0.1], "when": {"task.optimizer": [sgd]}},
+        "task.optimizer.lr": {"loguniform": [0.01, 0.1]},
         "task.optimizer": {"choice": [adam, sgd]},
         "task.net": {"choice": [{"class_path": "lit_cfl.nets.MLP", "init_args": {"hidden": 8}}, "MCLR"]},
         "algorithm": {"choice": ["FedAvg", {"class_path": "lit_cfl.algorithms.FedProx", "init_args": {"mu": 0.5}}]},
@@ -279,17 +176,15 @@ def test_classes_with_their_arguments_are_searched_unchanged(tmp_path: Path):
     """The parser would fill in all defaults of a class named by its full path, even `params: None` of Adam."""
     study = parse_study(["--config", str(optimizers(tmp_path))]).study
     assert study.space == yaml.safe_load(optimizers(tmp_path).read_text())["space"]
-    _, _, corners = check_study(study)
+    corners = prepare(study, tmp_path).corners.values()
     tried = {
-        (type(one.algorithm).__name__, type(one.task()).__name__, type(one.task().net).__name__) for _, one in corners
+        (type(one.algorithm).__name__, type(one.task()).__name__, type(one.task().net).__name__) for one in corners
     }
     assert len(tried) == 2 * 1 * 2
-    rates = [one.to_dict()["task"]["init_args"]["optimizer"] for _, one in corners]
-    assert {(o["class_path"], o["init_args"]["lr"]) for o in rates} == {
-        ("torch.optim.Adam", 0.001),
-        ("torch.optim.SGD", 0.01),
-        ("torch.optim.SGD", 0.1),
-    }
+    rates = [one.to_dict()["task"]["init_args"]["optimizer"] for one in corners]
+    assert [(one["class_path"].rpartition(".")[2], one["init_args"]["lr"]) for one in rates] == [
+        *(("Adam", 0.01), ("Adam", 0.01), ("SGD", 0.01), ("Adam", 0.1)) * 2
+    ]
     assert study.whole_base == base_config(base(), tmp_path)  # the base is unchanged
 
 
@@ -334,7 +229,6 @@ def test_every_choice_is_a_corner_even_where_there_are_many():
         ({"local.epoch": {"randint": [1, 3]}}, r"local has no option 'epoch' \(did you mean epochs\?\)"),
         ({"algorithm.eta_g": {"uniform": [-1, 1]}}, "algorithm.eta_g = -1: eta_g is -1"),
         ({"algorithm.measure": {"choice": ["edc", "cosine"]}}, "measure = cosine: .*'cosine'; give edc or madc"),
-        ({"algorithm.num_clusters": {"randint": [2, 14]}}, "num_clusters = 13: .*only"),
         ({"algorithm": {"choice": ["FedAvg", "IFCAA"]}}, r"'IFCAA' is not known \(did you mean IFCA\?\)"),
         ({"algorithm": {"choice": ["own_slow.Slwo"]}}, r"own_slow has no class 'Slwo' \(did you mean Slow\?\)"),
         ({"algorithm": {"choice": ["own_slwo.Slow"]}}, "there is no module 'own_slwo'"),
@@ -356,9 +250,6 @@ def test_the_whole_space_is_checked_at_once(space: dict[str, Any], message: str)
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        ({"cohort_size": {"choice": [5, 100]}}, "cohort_size = 100: .*100"),
-        ({"data.validation": {"choice": [0.25, 0.0]}}, "data.validation = 0: .*no validation part"),
-        ({"data.num_clients": {"randint": [12, 3000]}}, "data.num_clients = 2999: "),
         (
             {"algorithm.num_clusters": {"uniform": [2, 4]}},
             "num_clusters = 2: .*'2.0'; give auto or a whole number; search whole numbers by randint",
@@ -367,7 +258,7 @@ def test_the_whole_space_is_checked_at_once(space: dict[str, Any], message: str)
         ({"local.epochs": {"choice": [1, 0]}}, "local.epochs = 0: "),
     ],
 )
-def test_what_only_a_run_would_refuse_is_refused_at_once(space: dict[str, Any], message: str):
+def test_values_that_an_option_refuses_are_refused_at_once(space: dict[str, Any], message: str):
     with pytest.raises(InputError, match=message):
         check(space)
 
@@ -375,12 +266,12 @@ def test_what_only_a_run_would_refuse_is_refused_at_once(space: dict[str, Any], 
 def test_an_invalid_base_is_named_as_the_base(tmp_path: Path):
     study = Study(base(algorithm=None), {"algorithm.eta_g": {"uniform": [0, 1]}})
     with pytest.raises(InputError, match=r"^base: nothing says what to run \(no algorithm\)"):
-        check_study(study)
+        prepare(study, tmp_path)
     (tmp_path / "list.yaml").write_text("[1]")
     with pytest.raises(InputError, match=r"^base: .*list\.yaml holds a list instead of options"):
         parse_study(["--config", str(study_file(tmp_path, base="list.yaml"))])
     with pytest.raises(InputError, match="base is 'quickstart'; read it first"):
-        check_study(Study("quickstart", study.space))
+        prepare(Study("quickstart", study.space), tmp_path)
 
 
 def test_data_without_a_validation_part_are_refused():
@@ -389,11 +280,16 @@ def test_data_without_a_validation_part_are_refused():
         check({"algorithm.eta_g": {"uniform": [0, 1]}}, data=data)
 
 
-def test_the_latest_first_clustering_round_of_the_space_counts():
+def test_no_trial_is_stopped_before_the_clusters_of_every_algorithm_have_trained():
     space = {
         "algorithm": {"choice": ["FedAvg", {"class_path": "FLHC", "space": {"warmup_rounds": {"choice": [1, 3]}}}]}
     }
-    assert first_clustering_round(check_study(Study(base(), space))[2]) == 3
+    rule = check(space, rounds=8).rule
+    assert rule is not None
+    assert rule.first == 5
+    study = Study(base(rounds=8), space, stopping=Stopping(first=3))
+    with pytest.raises(InputError, match=r"stopping\.first is 3, but .* clusters only in round 4; give 5 or more"):
+        prepare(study, Path("study"))
 
 
 def test_a_study_is_read_and_options_change_it(tmp_path: Path):

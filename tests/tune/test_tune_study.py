@@ -74,7 +74,7 @@ def prepared_folder(tmp: Path, pause: float, **changes: Any) -> Path:
     """Makes a folder with a study over the slow algorithm, and the algorithm's file."""
     shutil.copy(Path(__file__).parents[1].joinpath("helpers", "own_slow.py"), tmp)
     algorithm = SLOW | {"init_args": {"rate": 0.0, "pause": pause, "log": str(tmp / "log.txt")}}
-    own = {"scheduler": "FIFOScheduler", "space": SPACE, "seeds": [3, 1], "limits": {"trials": 4}}
+    own = {"stopping": {"eta": 1}, "space": SPACE, "seeds": [3, 1], "limits": {"trials": 4}}
     study_file(tmp, base=base(algorithm=algorithm, checkpoint={"every_seconds": 0}), **(own | changes))
     return tmp
 
@@ -97,7 +97,7 @@ def test_a_study_ends_with_its_table_and_leaves_no_process(whole: tuple[Path, in
     assert "4/4 " in output
     assert "best " in output
     assert "default" in output
-    assert "gain" in output
+    assert "difference to" in output
     assert {"study.yaml", "trials.csv", "best.yaml"} <= {file.name for file in path.iterdir()}
 
 
@@ -136,11 +136,12 @@ def test_best_yaml_reproduces_the_trial_exactly(whole: tuple[Path, int, str, lis
 
 def test_only_new_seeds_are_tested(whole: tuple[Path, int, str, list[int]]):
     path = whole[0]
-    repeats = json.loads((path / "repeats" / "repeats.json").read_text())
-    assert {name: sorted(found) for name, found in repeats.items()} == {"best": ["4", "5"], "default": ["4", "5"]}
-    states = "".join(file.read_text() for file in (path / "ray").glob("experiment_state-*.json"))
-    assert "val/weighted_accuracy" in states
-    assert "test/" not in states
+    with (path / "repeats" / "runs.csv").open() as table:
+        assert {row["seed"] for row in csv.DictReader(table)} == {"4", "5"}
+    for file in ("study.log", "trials.csv"):
+        text = (path / file).read_text()
+        assert "val/weighted_accuracy" in text
+        assert "test/" not in text
 
 
 def test_the_directory_of_a_study_or_of_a_run_is_refused(whole: tuple[Path, int, str, list[int]], tmp_path: Path):
@@ -203,16 +204,14 @@ def test_an_interrupted_study_of_several_algorithms_resumes_with_optuna_and_is_e
     study = tmp_path / "study"
     command = Command(folder, "--config", "study-to-run.yaml", "--study_dir", "study")
     wait_until(lambda: len(list((study / "trials").glob("*/summary.json"))) >= 2, command)
-    wait_until((study / "pictures" / "history.png").exists, command)
+    wait_until((study / "best.yaml").exists, command)
     assert "finished" in [row["status"] for row in rows_of(study)]  # the record is written before the study ends
-    assert (study / "best.yaml").exists()
     command.process.send_signal(signal.SIGTERM)
     code, output = command.end()
     assert code == 128 + signal.SIGTERM, output
     assert "lit-cfl tune --resume" in output
     assert left(command.mark) == []
     before = {path.parent.name: path.read_bytes() for path in (study / "trials").glob("*/summary.json")}
-    shutil.rmtree(study / "ray")  # as if the study had been killed before Ray wrote its first record
     assert main(["tune", "--resume", str(study)]) == 0
     rows = rows_of(study)
     assert [(row["status"], row["rounds"]) for row in rows] == [("finished", "4")] * 4
@@ -228,39 +227,28 @@ def test_an_interrupted_study_of_several_algorithms_resumes_with_optuna_and_is_e
     for row in longer[1:]:  # values of the row's own algorithm only
         own = "own_slow.Slow.rate" if row["algorithm"] == "own_slow.Slow" else "IFCA.num_clusters"
         assert [key for key in ("own_slow.Slow.rate", "IFCA.num_clusters") if row[key]] == [own]
-    summary = study / "trials" / "0002" / "summary.json"
-    summary.write_text(summary.read_text().replace('"seed": 0', '"seed": 0 '))
-    # a finished trial was edited, which is noticed before anything starts
-    assert main(["tune", "--resume", str(study)]) == 2
 
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("cluster")
-def test_trials_that_fail_or_hang_are_listed_and_the_others_continue(
+def test_trials_that_fail_or_take_too_long_are_listed_and_the_others_continue(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     """Leaves out `limits.trials`, since the grid determines the number of trials."""
-    space = {"algorithm.rate": {"grid": [5.0, 0.1, 0.5]}}
+    space = {"algorithm.rate": {"grid": [0.1, 0.5]}, "algorithm.pause": {"grid": [0.0, 9.0]}}
     folder = prepared_folder(tmp_path, 0.0, space=space, limits={"trial_minutes": 0.25}, seeds=[0])
     study = folder / "study"
     assert main(["tune", "--config", str(folder / "study-to-run.yaml"), "--study_dir", str(study)]) == 0
     output = capsys.readouterr().out
-    assert "4 trials: 2 finished, 0 stopped early, 2 failed" in output
+    assert "5 trials: 2 finished, 0 stopped early, 3 failed" in output
     assert "RuntimeError: rate 0.5 fails" in output
-    assert output.count("its worker died after 0 rounds; the trial continues from its last checkpoint") == 1
     assert "Traceback" not in output
-    rows = {row["algorithm.rate"]: row for row in rows_of(study)}
-    assert {rate: row["status"] for rate, row in rows.items()} == {
-        "0.0": "finished",
-        "5.0": "failed",
-        "0.1": "finished",
-        "0.5": "failed",
-    }
-    failed, hung = (study / "trials" / rows[rate]["trial_id"] for rate in ("0.5", "5.0"))
-    assert (rows["0.5"]["rounds"], rows["0.5"]["val/weighted_accuracy"]) == ("2", "")
-    assert "Traceback" in (failed / "error.txt").read_text()
-    assert rows["5.0"]["error"].startswith("the trial took longer than limits.trial_minutes allows (0.25)")
-    assert "own_slow.py" in (hung / "too_long.txt").read_text()
+    rows = {(row["algorithm.rate"], row["algorithm.pause"]): row for row in rows_of(study)}
+    assert [row["status"] for row in rows.values()] == ["finished", "finished", "failed", "failed", "failed"]
+    failed = rows["0.5", "0.0"]
+    assert (failed["rounds"], failed["val/weighted_accuracy"]) == ("2", "")
+    assert "Traceback" in (study / "trials" / failed["trial_id"] / "error.txt").read_text()
+    assert rows["0.1", "9.0"]["error"].startswith("the trial took longer than limits.trial_minutes allows (0.25)")
 
 
 @pytest.mark.nightly
@@ -283,7 +271,8 @@ def test_a_study_over_several_algorithms_and_a_common_option_finishes_and_is_ext
         },
         "task.optimizer.lr": {"loguniform": [0.01, 0.5]},
     }
-    file = study_file(tmp_path, space=space, searcher="TPESampler", limits={"trials": 3, "concurrent": 1})
+    limits, drawing = {"trials": 3, "concurrent": 1}, base(pictures={"formats": ["png"]})
+    file = study_file(tmp_path, base=drawing, space=space, searcher="TPESampler", limits=limits)
     assert main(["tune", "--config", str(file), "--study_dir", "s"]) == 0
     assert main(["tune", "--resume", "s", "--limits.trials", "5"]) == 0
     said = capsys.readouterr()
