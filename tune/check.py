@@ -145,7 +145,7 @@ def _build(base: Mapping[str, Any], name: str, words: list[str]) -> Experiment:
         try:
             return build(base, words)
         except InputError as error:
-            if "is not a whole number" in str(error):  # the ends of `uniform` are fractions
+            if "a whole number" in str(error):  # the ends of `uniform` are fractions
                 raise InputError(f"{error}; search whole numbers by randint, lograndint or choice") from error
             raise
 

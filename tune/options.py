@@ -13,7 +13,7 @@ from yaml import YAMLError
 from lit_cfl.config.catalogue import config_files, config_path, rename_configs
 from lit_cfl.config.explain import explain
 from lit_cfl.config.files import read_config, read_folders
-from lit_cfl.config.live_options import options_of, with_lists
+from lit_cfl.config.live_options import has_empty_group, options_of, with_lists
 from lit_cfl.config.own_code import announce_classes, inside
 from lit_cfl.config.variants import base_config
 from lit_cfl.config.words import FLAGS, arrange, given_options
@@ -179,14 +179,20 @@ def _with_recorded_study(arguments: Sequence[str], content: Mapping[str, Any] | 
 
 def _read(words: Sequence[str], contents: Sequence[Mapping[str, Any]], content: Mapping[str, Any] | None) -> Namespace:
     parser, words = study_parser(), with_lists(Study, contents, words)
+
+    def refused() -> str | None:
+        return explain(Study, contents, words, _OF_COMMAND, "lit-cfl tune")
+
     try:
         first = None if content is None else parser.parse_object(dict(content))
-        return parser.parse_args(words, namespace=first)
+        read = parser.parse_args(words, namespace=first)
+        if any(map(has_empty_group, contents)) and (found := refused()):
+            raise ArgumentError(None, found)
+        return read
     except ArgumentError as error:
         written = [name for content in contents for name in content]
         _refuse_options_of_experiments([*written, *dict(given_options(words))])
-        message = explain(Study, contents, words, _OF_COMMAND, "lit-cfl tune")
-        raise InputError(message or " ".join(str(error).split())) from error
+        raise InputError(refused() or " ".join(str(error).split())) from error
     except UnicodeDecodeError as error:
         raise InputError(f"the study's file is not UTF-8 text: {error}") from error
 

@@ -202,7 +202,8 @@ def instantiate(parser: ArgumentParser, read: Namespace) -> Namespace:
         built: Namespace = parser.instantiate(read, instantiators=[(construct, object, True)])
     except Exception as error:  # the parser wraps it in errors of various types
         if not raised:
-            raise InputError(str(error)) from error
+            found = find_mistake(Experiment, read.as_dict())
+            raise InputError(found or " ".join(str(error).split())) from error
         kind, cause = raised[-1]
         if isinstance(cause, InputError):
             raise cause from error

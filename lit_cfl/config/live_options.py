@@ -177,9 +177,14 @@ def _read_typed(text: str) -> Any:
     return Typed(text)
 
 
+def has_empty_group(value: Any) -> bool:
+    """Returns whether a part of a file has an option with nothing in it, which a parser drops, known or not."""
+    return isinstance(value, dict) and (not value or any(map(has_empty_group, value.values())))
+
+
 def flatten(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yields the options in a part of a file with their dotted names; a class comes before its arguments."""
-    if not isinstance(value, dict) or "dict_kwargs" in value:
+    if not isinstance(value, dict) or "dict_kwargs" in value or (not value and path):
         yield path, value
         return
     if "class_path" in value:
@@ -207,7 +212,7 @@ def _put(node: dict[str, Any], option: str, value: Any) -> None:
     if isinstance(before, dict) and "class_path" in before and isinstance(value, str):
         if value != before["class_path"]:
             node[last] = {"class_path": value, KEPT: before.get(KEPT, {}) | (before.get("init_args") or {})}
-    else:
+    elif value != {} or before is None:
         node[last] = value
 
 

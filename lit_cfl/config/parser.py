@@ -24,7 +24,7 @@ from lit_cfl.config.files import (
     with_absolute_paths,
     with_recorded_config,
 )
-from lit_cfl.config.live_options import options_of, with_lists
+from lit_cfl.config.live_options import has_empty_group, options_of, with_lists
 from lit_cfl.config.own_code import announce_own_code, no_code_from
 from lit_cfl.config.words import arrange, given_options
 from lit_cfl.datamodules.federated import FederatedDataModule
@@ -207,16 +207,22 @@ def _read(
             raise InputError(_describe_lone_word(word))
     _require_one_choice_of_seeds(contents, words)
     words = with_lists(Experiment, contents, words)
+
+    def refused() -> str | None:
+        return explain(Experiment, contents, words, _OF_COMMAND | dict.fromkeys(ignored, Any), parser.prog)
+
     try:
         read = parser.parse_args(words, defaults=defaults)
         _put_home_into_loggers(read)
         require_values(parser, read, [] if ignored else GROUPS)
         if defaults and read.task is None and "task" not in ignored:  # the parser asks for no task
             raise ArgumentError(None, "no task is given")
+        if any(map(has_empty_group, contents)) and (found := refused()):
+            raise ArgumentError(None, found)
     except Exception as error:  # a user's module may raise anything
         found = None
         with suppress(Exception):  # inspecting a user's class, too
-            found = explain(Experiment, contents, words, _OF_COMMAND | dict.fromkeys(ignored, Any), parser.prog)
+            found = refused()
         if found is None and not isinstance(error, (ArgumentError, TypeError)):
             raise
         raise InputError(found or " ".join(str(error).split())) from error

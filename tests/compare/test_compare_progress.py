@@ -62,4 +62,3 @@ def test_a_terminal_shows_what_each_run_does():
         live.ended(TWO, "failed: no licence", failed=True)
         shown = drawn()
         assert shown[-1].startswith("runs 2/2 0 running, 1 failed ")
-        assert not live.running
