@@ -1,15 +1,20 @@
 """Tests the command line: its output, and its one-line errors for bad input (exit code 2, no traceback)."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from digits_experiment import timeless_rows
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lit_cfl.cli import main as command_line
 from lit_cfl.cli.main import main
+from lit_cfl.engines.trainer import TrainerWay
 from lit_cfl.storage.csv_log import read_table
 
 FAST = ["--rounds", "2", "--data.num_clients", "12", "--cohort_size", "4", "--algorithm.pretrain_scale", "2"]
@@ -297,3 +302,12 @@ def test_ctrl_c_before_a_run_handles_it_prints_one_line(
     monkeypatch.setattr(command_line.atexit, "register", lambda *arguments: None)
     assert command_line.main() == 130
     assert capsys.readouterr().err == "lit-cfl: interrupted\n"
+
+
+def test_a_signal_while_the_task_is_tried_ends_the_run_as_any_other(monkeypatch: pytest.MonkeyPatch):
+    def fit(way: TrainerWay, *given: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise SIGTERMException  # as Lightning does after a mini-batch
+
+    monkeypatch.setattr(TrainerWay, "fit", fit)
+    assert main(["run", "--config", "quickstart", "--run_dir", "here"]) == 128 + signal.SIGTERM
