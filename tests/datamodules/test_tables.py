@@ -170,8 +170,8 @@ def test_commas_in_numbers(tmp_path: Path, text: str, expected: list[float] | st
     [
         ("0 2 1", "classes", [0, 2, 1]),
         ("1 0 0", "classes", [1, 0, 0]),
-        ("True False True", "classes", [1, 0, 1]),
-        ("TRUE FALSE TRUE", "classes", [1, 0, 1]),
+        ("true false true", "classes", ["false", "true"]),
+        ("TRUE FALSE TRUE", "classes", ["FALSE", "TRUE"]),
         ("True false FALSE", "classes", ["FALSE", "True", "false"]),
         ("01 1 2", "classes", ["01", "1", "2"]),
         ("00 01 10", "classes", ["00", "01", "10"]),
