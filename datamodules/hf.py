@@ -156,7 +156,7 @@ class HFDataset(PooledDataModule):
 
     def _read(self, source: Source) -> Arrays:
         splits = self.splits or [split for split in ("train", "test") if split == "train" or source.has(split)]
-        kind = source.kind(self.inputs[0])
+        kind, *_ = map(source.kind, self.inputs)
         if self.kind not in (None, kind):
             raise InputError(
                 f"data.kind is {self.kind!r}, but column {self.inputs[0]!r} holds {kind}; set it to {kind!r}, or null"
