@@ -232,11 +232,11 @@ def _numbers_to_predict(sheet: _Sheet, labels: "Series", comma: str, words: np.n
     fractions = numbers.notna() & labels.astype(str).str.contains("[.,eE]")
     if fractions.mean() > 0.5:
         sheet.require_good(numbers.isna().to_frame(), "most labels are numbers to predict: drop such rows")
-    if not fractions.any() or numbers.isna().any():
-        return words
-    if comma == ",":
-        sheet.require_good(labels.astype(str).str.contains(",").to_frame(), _WHICH_COMMAS)
-    return numbers.to_numpy(float)
+    if fractions.any() and numbers.notna().all():
+        if comma == ",":
+            sheet.require_good(labels.astype(str).str.contains(",").to_frame(), _WHICH_COMMAS)
+        words = numbers.to_numpy(float)
+    return words
 
 
 def _note_ids(path: Path, inputs: "DataFrame", clients: "Series | None") -> None:
@@ -245,7 +245,7 @@ def _note_ids(path: Path, inputs: "DataFrame", clients: "Series | None") -> None
     ids = [name for name in whole if len(inputs) > 20 and inputs[name].is_unique]
     of_clients = []
     if clients is not None:
-        groups = [inputs[name].groupby(clients.to_numpy()) for name in whole]
+        groups = [inputs[name].groupby(clients.astype(str).to_numpy()) for name in whole]
         of_clients = [name for name, group in zip(whole, groups, strict=True) if (group.nunique() == 1).all()]
     if named := list(dict.fromkeys([*ids, *of_clients])):
         warnings.warn(

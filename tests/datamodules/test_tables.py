@@ -317,15 +317,16 @@ def test_what_a_table_cannot_be(tmp_path: Path, text: str, columns: dict[str, st
 
 
 @pytest.mark.parametrize(
-    ("cells", "message"),
+    ("column", "cells", "message"),
     [
-        ([1.0, np.nan], "column 'x' is empty in row 1 (from 0); fill"),
-        (pd.array([1, None], "Int64"), "column 'x' is empty in row 1 (from 0); fill"),
-        ([[1, 2], [3]], f"column 'x' has '[1 2]' in row 0 (from 0) and in 1 more; {NUMBERS}"),
+        ("x", [1.0, np.nan], "column 'x' is empty in row 1 (from 0); fill"),
+        ("x", pd.array([1, None], "Int64"), "column 'x' is empty in row 1 (from 0); fill"),
+        ("x", [[1, 2], [3]], f"column 'x' has '[1 2]' in row 0 (from 0) and in 1 more; {NUMBERS}"),
+        ("client", [[1], [3]], "client holds array([1]) in row 0; give one number or word in each row"),
     ],
 )
-def test_a_row_of_a_file_without_text_is_counted_from_0(tmp_path: Path, cells: Sequence[object], message: str):
-    pd.DataFrame({"x": cells, "y": [0, 1]}).to_parquet(tmp_path / "own.parquet")
+def test_a_cell_of_a_file_without_text(tmp_path: Path, column: str, cells: Sequence[object], message: str):
+    pd.DataFrame({"x": [1, 2], "y": [0, 1]} | {column: cells}).to_parquet(tmp_path / "own.parquet")
     assert message in error_of(ArrayData(source=tmp_path / "own.parquet"))
 
 
