@@ -49,22 +49,20 @@ def read_text(words: np.ndarray) -> np.ndarray:
         words: Cells as they are written `[N]`.
 
     Returns:
-        integers, bools or floats `[N]` if all cells are written so, without leading zeros, and each value in one way
-        (not `1e3` and `1000`); otherwise the words, str `[N]`.
+        integers or floats `[N]` if all cells are written so, without leading zeros, and each value in one way (not
+        `1e3` and `1000`); otherwise the words, such as `true`, str `[N]`.
     """
     spelled, index = np.unique(words.astype(np.str_), return_inverse=True)
     plain = [word.strip() for word in spelled.tolist()]
-    values: np.ndarray = np.array([word.lower() == "true" for word in plain])
-    if not {word.lower() for word in plain} <= {"true", "false"}:
-        try:
-            values = np.array([float(word.replace("_", "?")) for word in plain])  # float would read 1_0 as 10
-        except ValueError:
-            return spelled[index]
-        digits = [word.lstrip("+-") for word in plain]
-        if any(len(word) > 1 and word[0] == "0" and word[1].isdigit() for word in digits):
-            return spelled[index]
-        if all(word.isdecimal() for word in digits) and abs(values).max() < _EXACT:
-            values = values.astype(np.int64)
+    try:
+        values = np.array([float(word.replace("_", "?")) for word in plain])  # float would read 1_0 as 10
+    except ValueError:
+        return spelled[index]
+    digits = [word.lstrip("+-") for word in plain]
+    if any(len(word) > 1 and word[0] == "0" and word[1].isdigit() for word in digits):
+        return spelled[index]
+    if all(word.isdecimal() for word in digits) and abs(values).max() < _EXACT:
+        values = values.astype(np.int64)
     return values[index] if len(np.unique(values)) == len(spelled) else spelled[index]
 
 

@@ -135,7 +135,7 @@ class HFDataset(PooledDataModule):
         columns = (self.inputs, self.label_column, self.client_column, self.kind, self.num_labels)
         images = self.images
         read = (images.mode, images.size, images.pad, images.background, self.text)
-        key = ["hf 5", source.fingerprint, repr((columns, self.subset, self.splits, read))]
+        key = ["hf 6", source.fingerprint, repr((columns, self.subset, self.splits, read))]
         arrays = read_or_make(key, lambda: self._read(source))
         num_labels = int(arrays["num_labels"])
         if "images" in arrays:
@@ -156,7 +156,7 @@ class HFDataset(PooledDataModule):
 
     def _read(self, source: Source) -> Arrays:
         splits = self.splits or [split for split in ("train", "test") if split == "train" or source.has(split)]
-        kind = source.kind(self.inputs[0])
+        kind, *_ = map(source.kind, self.inputs)
         if self.kind not in (None, kind):
             raise InputError(
                 f"data.kind is {self.kind!r}, but column {self.inputs[0]!r} holds {kind}; set it to {kind!r}, or null"

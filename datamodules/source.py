@@ -128,8 +128,11 @@ class Source:
         encoded = isinstance(feature, dict) and "bytes" in feature  # images without a declared image type
         if isinstance(feature, datasets.Image) or dtype in ("binary", "large_binary") or encoded:
             return "image"
-        if isinstance(feature, dict | datasets.Audio | datasets.Video):
-            held = f"structs of {', '.join(feature)}" if isinstance(feature, dict) else type(feature).__name__
+        held = str(getattr(getattr(feature, "feature", feature), "dtype", ""))  # of a list, that of its entries
+        is_date = held.startswith(("date", "time", "duration"))
+        if is_date or isinstance(feature, dict | datasets.Audio | datasets.Video):
+            if not is_date:
+                held = f"structs of {', '.join(feature)}" if isinstance(feature, dict) else type(feature).__name__
             raise InputError(f"column {column!r} of {self.name} holds {held}; give one of images, text or numbers")
         return "text" if dtype in ("string", "large_string") else "numbers"
 
@@ -145,7 +148,7 @@ class Source:
             InputError: there is no such split or column (the error lists the existing ones), or loading fails.
         """
         self._features(columns)
-        table = self._split(split).select_columns(list(columns)).with_format("arrow")[:]
+        table = self._split(split).select_columns(list(dict.fromkeys(columns))).with_format("arrow")[:]
         return {column: table[column].to_pylist() for column in columns}
 
     def images(self, column: str, splits: Sequence[str], rows: np.ndarray | None = None) -> Iterator[bytes | None]:

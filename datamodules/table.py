@@ -22,6 +22,7 @@ ROLES = ("y", "client", "cluster", "is_test")
 ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".xlsx")
 _NUMBER = r"[-+]?[\d,]*\.?\d*([eE][-+]?\d+)?"
 _THOUSANDS = r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?"
+_WHICH_COMMAS = "write decimal points in all columns: such commas may be decimal commas, or stand between thousands"
 
 
 def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.ndarray]:
@@ -60,9 +61,7 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
     comma = _replacement_of_commas([*(inputs[name] for name in inputs), *labels], sheet.separator)
     numbers = inputs.apply(_to_numbers, comma=comma)
     rule = "inputs must be finite numbers: fill such cells, drop their rows, or leave out or encode a column of words"
-    if comma == ",":
-        rule = "write decimal points in all columns: such commas may be decimal commas, or stand between thousands"
-    sheet.require_good(~np.isfinite(numbers.astype(float)), rule)
+    sheet.require_good(~np.isfinite(numbers.astype(float)), _WHICH_COMMAS if comma == "," else rule)
     arrays = {role: table[name].to_numpy() for role, name in found.items()}
     if sheet.is_text:
         arrays |= {role: read_text(arrays[role]) for role in ("y", "cluster") if role in arrays}
@@ -116,7 +115,8 @@ class _Sheet:
             number, cells = list(_records(self.path, self.separator))[row + 1]
             column = self.table.columns.get_loc(name)
             return str(number), cells[column] if column < len(cells) else ""
-        return (str(row + 2) if self.is_text else f"{row} (from 0)"), "" if cell != cell or cell is None else str(cell)
+        is_empty = self.table[name].isna().iloc[row]  # of a list, its entries are not asked
+        return (str(row + 2) if self.is_text else f"{row} (from 0)"), "" if is_empty else str(cell)
 
 
 def _read(path: Path, roles: Sequence[str]) -> _Sheet:
@@ -162,6 +162,7 @@ def _separator_of(path: Path) -> str:
 
 def _records(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
     """Yields the rows of a text file that are not blank, with their numbers in a spreadsheet."""
+    csv.field_size_limit(2**31 - 1)  # pandas reads cells of any size
     with path.open(encoding="utf-8-sig", newline="") as file:
         for number, cells in enumerate(csv.reader(file, delimiter=separator), 1):
             if len(cells) > 1 or "".join(cells).strip():
@@ -189,7 +190,7 @@ def _replacement_of_commas(columns: Sequence["Series"], separator: str) -> str:
         separator: Separator of the columns; "" = none.
 
     Returns:
-        what replaces a comma; a comma itself (and then no number) if both meanings are possible.
+        what replaces a comma; a comma itself (and then no number) if there are commas with both meanings.
     """
     import pandas
 
@@ -200,6 +201,8 @@ def _replacement_of_commas(columns: Sequence["Series"], separator: str) -> str:
     points = cells.str.contains(".", regex=False).any() or any(
         (column % 1 != 0).any() for column in columns if column.dtype.kind == "f"
     )
+    if commas.empty:
+        return "."
     if not commas.str.fullmatch(_THOUSANDS).all():
         return "," if points else "."
     if points or (commas.str.count(",") > 1).any():
@@ -222,13 +225,18 @@ def _numbers_to_predict(sheet: _Sheet, labels: "Series", comma: str, words: np.n
     """Returns labels as floats if they have decimal points or commas, otherwise unchanged as `words`.
 
     Raises:
-        InputError: most labels are such numbers, but one is not: each number would be a class.
+        InputError: most labels are such numbers, but one is not: each number would be a class; or commas in them may
+            have both meanings.
     """
-    numbers = _to_numbers(labels, comma)
+    numbers = _to_numbers(labels, "" if comma == "," else comma)
     fractions = numbers.notna() & labels.astype(str).str.contains("[.,eE]")
     if fractions.mean() > 0.5:
         sheet.require_good(numbers.isna().to_frame(), "most labels are numbers to predict: drop such rows")
-    return numbers.to_numpy(float) if fractions.any() and numbers.notna().all() else words
+    if fractions.any() and numbers.notna().all():
+        if comma == ",":
+            sheet.require_good(labels.astype(str).str.contains(",").to_frame(), _WHICH_COMMAS)
+        words = numbers.to_numpy(float)
+    return words
 
 
 def _note_ids(path: Path, inputs: "DataFrame", clients: "Series | None") -> None:
@@ -237,7 +245,7 @@ def _note_ids(path: Path, inputs: "DataFrame", clients: "Series | None") -> None
     ids = [name for name in whole if len(inputs) > 20 and inputs[name].is_unique]
     of_clients = []
     if clients is not None:
-        groups = [inputs[name].groupby(clients.to_numpy()) for name in whole]
+        groups = [inputs[name].groupby(clients.astype(str).to_numpy()) for name in whole]
         of_clients = [name for name, group in zip(whole, groups, strict=True) if (group.nunique() == 1).all()]
     if named := list(dict.fromkeys([*ids, *of_clients])):
         warnings.warn(

@@ -281,8 +281,9 @@ class Examples:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the stored inputs, labels and embeddings, without the views."""
-        digest = blake2b(f"{self.inputs.dtype} {tuple(self.inputs.shape)} {self.num_labels}".encode(), digest_size=16)
+        """Hash of the stored inputs, labels, their names, and embeddings, without the views."""
+        about = self.inputs.dtype, tuple(self.inputs.shape), self.num_labels, self.label_names, self.input_names
+        digest = blake2b(repr(about).encode(), digest_size=16)
         parts = (self.inputs, self.labels, *([] if self.embeddings is None else [self.embeddings]))
         for tensor in parts:
             digest.update(tensor.cpu().contiguous().numpy().data)

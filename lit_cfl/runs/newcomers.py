@@ -186,21 +186,23 @@ def match_examples(theirs: Examples, mine: Examples) -> Examples:
 
 
 def renumber_labels(theirs: Examples, mine: Examples) -> Examples:
-    """Renumbers labels to match a run's numbers, by label name; without label names nothing changes.
+    """Renumbers labels to match a run's numbers, by label name; if neither has label names, nothing changes.
 
-    If some names are numbers, such as `1` next to `01`, labels that are numbers have their numbers as names.
+    If only one of them has label names, the numbers of the other are its names: a word is not a number.
 
     Raises:
         InputError: an example has a label whose name the run does not know.
     """
-    if any(name.isdecimal() for name in theirs.label_names + mine.label_names):
+    if theirs.label_names or mine.label_names:
         theirs, mine = _with_names(theirs), _with_names(mine)
     named = theirs.label_names and mine.label_names and theirs.label_kind == mine.label_kind == "classes"
-    if not named or theirs.label_names == mine.label_names or any(view.label_map for view in theirs.views):
+    if not named or theirs.label_names == mine.label_names:
         return theirs
     numbers = {name: number for number, name in enumerate(mine.label_names)}
     present = theirs.labels.unique().tolist()
     _require_known([theirs.label_names[label] for label in present], mine.label_names)
+    if any(view.label_map for view in theirs.views):
+        return theirs
     new = [numbers.get(name, 0) for name in theirs.label_names]  # 0: no example has that label
     labels = torch.tensor(new, device=theirs.labels.device)[theirs.labels]
     return replace(theirs, labels=labels, num_labels=mine.num_labels, label_names=mine.label_names)

@@ -114,6 +114,8 @@ def test_client_column_names_the_natural_clients(folder: str):
     assert [sorted(data.train[client].tolist()) for client in range(2)] == [[1], [0, 2, 3]]
     assert HFDataset(folder, "photo", "rank").partition == IID(num_clients=100)
     assert HFDataset(folder, "photo", "rank", "user", partition=IID(num_clients=2)).partition == IID(num_clients=2)
+    both = HFDataset(folder, "heat", "kind", "kind").pool()  # one column may name labels and clients
+    assert (both.names, both.owner.tolist()) == (("ape", "cat", "dog"), both.labels.tolist())
 
 
 def test_texts_become_ids_of_the_training_parts_words(folder: str):
@@ -285,11 +287,21 @@ def test_images_in_structs_of_bytes_are_images(tmp_path: Path):
     assert np.array_equal(examples.inputs[:, 0].numpy(), pixels(4, 5, 5))
 
 
-def test_column_unfit_as_input_is_refused_by_name(tmp_path: Path):
-    columns = {"x": [{"a": 1}, {"a": 2}], "y": [0, 1]}
-    folder = write(tmp_path / "odd", {"x": {"a": Value("int64")}, "y": Value("int64")}, train=columns)
-    with pytest.raises(InputError, match=r"column 'x' of .* holds structs of a; give one of images"):
-        HFDataset(str(folder), "x", "y").pool()
+@pytest.mark.parametrize(
+    ("feature", "cells", "held"),
+    [
+        ({"a": Value("int64")}, [{"a": 1}, {"a": 2}], "structs of a"),
+        (Value("timestamp[us]"), [1, 2], r"timestamp\[us\]"),
+        (List(Value("timestamp[us]")), [[1], [2]], r"timestamp\[us\]"),
+        (Value("duration[s]"), [1, 2], r"duration\[\w+\]"),
+    ],
+)
+def test_column_unfit_as_input_is_refused_by_name(tmp_path: Path, feature: Any, cells: list[Any], held: str):
+    columns = {"a": [1, 2], "x": cells, "y": [0, 1]}
+    folder = write(tmp_path / "odd", {"a": Value("int64"), "x": feature, "y": Value("int64")}, train=columns)
+    for inputs in ("x", ["a", "x"]):
+        with pytest.raises(InputError, match=f"column 'x' of .* holds {held}; give one of images, text or numbers"):
+            HFDataset(str(folder), inputs, "y").pool()
 
 
 def test_lists_as_clients_are_refused(folder: str):

@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -155,6 +156,7 @@ def test_a_spreadsheet_is_read_by_pandas(tmp_path: Path, monkeypatch: pytest.Mon
         ("a;b\n1.5;2,5\n1.5;1\n", "column 'b' has '2,5' in row 2; write decimal points in all columns"),
         ("a\tb\n5\t8,654\n1\t1\n", "column 'b' has '8,654' in row 2; write decimal points in all columns"),
         ("a;b\n0,5;1.234,5\n1;1\n", "column 'b' has '1.234,5' in row 2; inputs must be finite"),
+        ("a,b\n5,n/k\n1,1\n", "column 'b' has 'n/k' in row 2; inputs must be finite"),
     ],
 )
 def test_commas_in_numbers(tmp_path: Path, text: str, expected: list[float] | str):
@@ -170,8 +172,8 @@ def test_commas_in_numbers(tmp_path: Path, text: str, expected: list[float] | st
     [
         ("0 2 1", "classes", [0, 2, 1]),
         ("1 0 0", "classes", [1, 0, 0]),
-        ("True False True", "classes", [1, 0, 1]),
-        ("TRUE FALSE TRUE", "classes", [1, 0, 1]),
+        ("true false true", "classes", ["false", "true"]),
+        ("TRUE FALSE TRUE", "classes", ["FALSE", "TRUE"]),
         ("True false FALSE", "classes", ["FALSE", "True", "false"]),
         ("01 1 2", "classes", ["01", "1", "2"]),
         ("00 01 10", "classes", ["00", "01", "10"]),
@@ -264,12 +266,24 @@ EMPTY, NUMBERS = "fill such cells, or drop their rows or the column", "inputs mu
         (TABLE.replace("south", ""), COLUMNS, f"column 'site' is empty in row 3 and in 1 more; {EMPTY}"),
         (TABLE.replace("3.5", "-inf"), COLUMNS, f"column 'height' has '-inf' in row 4; {NUMBERS}"),
         (TABLE.replace("3.5", "n.v."), COLUMNS, f"column 'height' has 'n.v.' in row 4; {NUMBERS}"),
+        pytest.param(
+            TABLE.replace("walk", "w" * 140_000).replace("3.5", "n.v."),
+            COLUMNS,
+            f"column 'height' has 'n.v.' in row 4; {NUMBERS}",
+            id="a long cell",
+        ),
         (TABLE, {"y": "label", "client": "user"}, f"column 'site' has 'north' in row 2 and in 3 more; {NUMBERS}"),
         (
             TABLE.replace("walk", "closed").replace("run", "0.5"),
             COLUMNS,
             "column 'label' has 'closed' in row 2; most labels are numbers to predict: drop such rows",
         ),
+        (
+            TABLE.replace("walk", '"2,5"').replace("run", '"2,7"'),
+            COLUMNS,
+            "column 'label' has '2,5' in row 2 and in 3 more; write decimal points in all columns",
+        ),
+        ('x,y\n5,"1,101"\n1,2\n', {}, "column 'y' has '1,101' in row 2; write decimal points in all columns"),
         (
             TABLE.replace("bo,3.5,run,north", "bo,3.5,run,south"),
             COLUMNS,
@@ -302,9 +316,18 @@ def test_what_a_table_cannot_be(tmp_path: Path, text: str, columns: dict[str, st
     assert str(error.value).count(str(path)) <= 1
 
 
-def test_a_row_of_a_file_without_text_is_counted_from_0(tmp_path: Path):
-    pd.DataFrame({"x": [1.0, np.nan], "y": [0, 1]}).to_parquet(tmp_path / "own.parquet")
-    assert "column 'x' is empty in row 1 (from 0); fill" in error_of(ArrayData(source=tmp_path / "own.parquet"))
+@pytest.mark.parametrize(
+    ("column", "cells", "message"),
+    [
+        ("x", [1.0, np.nan], "column 'x' is empty in row 1 (from 0); fill"),
+        ("x", pd.array([1, None], "Int64"), "column 'x' is empty in row 1 (from 0); fill"),
+        ("x", [[1, 2], [3]], f"column 'x' has '[1 2]' in row 0 (from 0) and in 1 more; {NUMBERS}"),
+        ("client", [[1], [3]], "client holds array([1]) in row 0; give one number or word in each row"),
+    ],
+)
+def test_a_cell_of_a_file_without_text(tmp_path: Path, column: str, cells: Sequence[object], message: str):
+    pd.DataFrame({"x": [1, 2], "y": [0, 1]} | {column: cells}).to_parquet(tmp_path / "own.parquet")
+    assert message in error_of(ArrayData(source=tmp_path / "own.parquet"))
 
 
 @pytest.mark.parametrize("name", ["own.csv", "own.parquet", "own.xlsx"])

@@ -59,6 +59,17 @@ def test_further_seeds_need_the_data_of_finished_ones():
     run(load_experiment(TABLE), "runs", mode="resume")  # all runs have finished, so their data are not loaded
 
 
+@pytest.mark.parametrize(("old", "new"), [("client,a,b,y", "client,weight,b,y"), (",yes", ",NEVER")])
+def test_columns_and_labels_keep_their_names(old: str, new: str):
+    table = Path("visits.csv").read_text().replace(",0\n", ",no\n").replace(",1\n", ",yes\n")
+    Path("visits.csv").write_text(table)
+    run(load_experiment(TABLE), "runs")
+    shutil.rmtree("runs/seed-1")
+    Path("visits.csv").write_text(table.replace(old, new))
+    with pytest.raises(InputError, match=CHANGED):
+        run(load_experiment(TABLE), "runs", mode="resume")
+
+
 def test_a_baseline_needs_the_data_of_its_run():
     def experiment() -> Experiment:
         return load_experiment(TABLE | {"seeds": [0]}).with_options(baseline="Local")

@@ -1,11 +1,13 @@
 """Tests that newcomers' labels are matched to those of the run by their names."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from lit_cfl.data import Examples
+from lit_cfl.data import Examples, View
+from lit_cfl.datamodules import ArrayData
 from lit_cfl.errors import InputError
 from lit_cfl.runs.newcomers import match_examples, renumber_labels
 
@@ -42,12 +44,30 @@ def test_labels_without_names_keep_their_numbers():
     run = Examples(torch.zeros(1, 2), torch.tensor([0]), 2, label_names=("no", "yes"))
     plain = Examples(torch.rand(2, 2), torch.tensor([0, 1]), 2)
     numbers = Examples(torch.rand(2, 2), torch.rand(2), 0)
-    assert renumber_labels(plain, run) is plain
-    assert renumber_labels(run, plain) is run
+    assert renumber_labels(plain, plain) is plain
     assert renumber_labels(numbers, run) is numbers
 
 
-def test_a_number_is_the_label_that_is_written_so_where_some_names_are_numbers():
+@pytest.mark.parametrize("views", [(View(),), (View(label_map=(1, 0)),)])
+def test_a_word_is_not_a_number(views: tuple[View, ...]):
+    words = Examples(torch.rand(2, 2), torch.tensor([0, 1]), 2, label_names=("no", "yes"), views=views)
+    plain = replace(words, label_names=())
+    with pytest.raises(InputError, match="these data have the labels 'no', 'yes', but the run has only '0', '1', and"):
+        match_examples(words, plain)
+    with pytest.raises(InputError, match="these data have the labels '0', '1', but the run has only 'no', 'yes', and"):
+        match_examples(plain, words)
+
+
+def test_false_and_true_are_words(tmp_path: Path):
+    def table(*labels: str) -> Examples:
+        (tmp_path / "own.csv").write_text("x,y\n" + "".join(f"{k},{label}\n" for k, label in enumerate(labels)))
+        return ArrayData(source=tmp_path / "own.csv").pool().examples
+
+    run, new = table("true", "maybe", "false"), table("false", "true")
+    assert match_examples(new, run).labels.tolist() == [0, 2]
+
+
+def test_a_number_is_the_label_that_is_written_so():
     run = Examples(torch.zeros(1, 2), torch.tensor([0]), 4, label_names=("1", "2", "10", "x"))
     numbers = Examples(torch.rand(3, 2), torch.tensor([2, 1, 10]), 11)
     assert renumber_labels(numbers, run).labels.tolist() == [1, 0, 2]
