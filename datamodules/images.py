@@ -79,7 +79,7 @@ def _scale_to_bytes(images: np.ndarray) -> np.ndarray:
 def pixels_in(numbers: np.ndarray) -> np.ndarray | None:
     """Returns numbers `[N, height, width]` or `[N, channels, height, width]` as uint8 images with a channel axis.
 
-    None if these are no whole numbers of 0 to 255, or none is above 1. The channels of colour images may be last.
+    None if these are not whole numbers of 0 to 255, or none is above 1. The channels of colour images may be last.
 
     Raises:
         InputError: either of two axes may hold the channels.

@@ -183,7 +183,7 @@ def _replacement_of_commas(columns: Sequence["Series"], separator: str) -> str:
     """Finds what replaces the commas in a table's numbers: "." for decimal commas, "" between thousands.
 
     8,654 is 8654 next to decimal points, and 8.654 next to decimal commas such as 2,5 or in a file with semicolons.
-    Both are possible in other files, and 2,5 is no number next to decimal points.
+    Both are possible in other files, and 2,5 is not a number next to decimal points.
 
     Args:
         columns: Columns of inputs, and of labels.

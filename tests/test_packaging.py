@@ -106,7 +106,7 @@ def test_a_wheel_holds_each_module_once_and_nothing_except_lit_cfl(built: Path):
     assert {name.split("/")[0].partition("-")[0] for name in found} == {"lit_cfl"}
     assert {name for name in found if name.endswith(".py")} == modules()
     assert "lit_cfl/py.typed" in found  # without it, a user's type checker treats everything as Any; see tests/typed
-    page = {"page.html", "page.css", "page.js"}
+    page = {"page.html", "page.css"}
     assert page <= {name.removeprefix("lit_cfl/report/") for name in found}
     configs = {f"lit_cfl/configs/{file.relative_to(ROOT / 'configs')}" for file in (ROOT / "configs").rglob("*.yaml")}
     assert {name for name in found if name.endswith(".yaml")} == configs

@@ -82,7 +82,7 @@ class TrialJob:
         objective: Reported objective.
         folder: Folder of the trials' directories.
         data: Data of the base, already loaded; None = each trial loads its own.
-        watched: Whether each round is reported, so that a trial can be stopped early.
+        watched: True to report each round, so that a trial can be stopped early.
     """
 
     study: Study

@@ -168,7 +168,7 @@ class MigrationOptions:
         Args:
             now: Present examples of each label `[n, labels]`.
             before: Examples of each label when the client was last placed `[n, labels]`.
-            sizes: n_i at the start `[n]`.
+            sizes: Sizes n_i at the start `[n]`.
 
         Returns:
             Numerators and denominators of the changes, float64 `[n]`.

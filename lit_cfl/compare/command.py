@@ -109,7 +109,7 @@ def train(
 
     Args:
         comparison: The comparison.
-        path: Its directory.
+        path: Directory of the comparison.
         num_cpus: Cores to use; None = all.
         screen: Shows the progress.
         check: Called often; may raise an error to end the comparison.

@@ -33,7 +33,7 @@ class Kind:
 
     Args:
         name: Name of the file, and the end of the anchor on a page.
-        title: What a message calls the figure.
+        title: Name of the figure in messages.
         make: Makes the figure with a maximum number of clients; None if it would show nothing.
         on_page: True to show the figure on the page, which has its own curves of all runs.
     """

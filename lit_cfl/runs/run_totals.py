@@ -14,7 +14,7 @@ from lit_cfl.metric_names import Row
 from lit_cfl.rounds import Round
 from lit_cfl.runs.rows import members
 
-_MOST_KEPT = 2**24  # from so many memberships on, 64 MiB, changes between two due rounds are not kept
+_MOST_KEPT = 2**24  # from this number of memberships on (64 MiB), changes between two due rounds are not kept
 
 
 @dataclass

@@ -253,7 +253,7 @@ def test_null_for_the_plan_and_a_forgotten_directory_are_refused_in_a_line(whole
     assert "--plan is null, but a resumed run keeps its plan; leave it out" in capsys.readouterr().err
     assert main(["run", "--resume"]) == 2
     message = capsys.readouterr().err.splitlines()[-1]
-    assert message == "lit-cfl: error: argument --resume: expected one argument; see lit-cfl run --help"
+    assert message == "lit-cfl: error: --resume is ''; give a folder, or leave it out"
 
 
 def test_directory_without_a_run_is_started_only_with_a_configuration(whole: Path, tmp_path: Path, capsys):

@@ -417,7 +417,7 @@ def test_the_slurm_script_starts_a_cluster_runs_its_command_and_leaves_nothing(t
         said = done.stdout + done.stderr
         assert done.returncode == 2, said  # the exit code of the command itself
         assert said.count("Ray runtime started") == 2
-        assert "there is no list 'nonsense'" in said
+        assert "invalid choice: 'nonsense'" in said
         wait_until(lambda: marked(mark) == [], "its processes to end", 20)
     finally:
         end(mark)
