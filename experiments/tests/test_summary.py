@@ -33,7 +33,7 @@ def test_counts_of_the_readme_are_those_of_the_summary():
     assert f"{best} Only {last['value']} of these {last['of']} also match in the last round." in page
     match, near = (numbers[f"cells of Synthetic {what}"]["value"] for what in ("that match", "within 1.5 points"))
     by_rules = match - near + 8  # 8 cells of FedGroup's Table III were judged again
-    assert f"Two facts limit what the {matches} matches show" in page
+    assert f"Three facts limit what the {matches} matches show" in page
     assert f"{by_rules} of the {matches} matches depend on two rules that were made after results had been seen" in page
 
 
