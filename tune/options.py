@@ -217,7 +217,7 @@ def _group(name: str, kind: type, given: Any) -> Any:
 
 
 def _build(read: Namespace) -> Study:
-    """Builds the study; base, space, points and searcher stay unparsed."""
+    """Builds the study; base, space, points, searcher and scheduler stay unparsed."""
     given = read.as_dict()
     given |= {name: given[name].content for name in _AS_WRITTEN if given[name] is not None}
     groups = {name: _group(name, kind, given.pop(name)) for name, kind in _GROUPS}

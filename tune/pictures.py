@@ -86,12 +86,15 @@ def list_figures(
 
 def _history(trials: _Trials, objective: Objective) -> Figure:
     """Draws the metric by trial number, and the best finished trial so far."""
-    x, y = list[float](), list[float]()
-    for k, row in enumerate(trials.rows):
-        best = objective.best([one for one in trials.finished if one in trials.rows[: k + 1]])
-        if best is not None:  # steps: the best value so far holds until the next trial
-            x += [int(row["trial_id"])] * (2 if y else 1)
-            y += [*y[-1:], float(best[trials.metric])]
+    steps: list[tuple[float, float]] = []  # the best value so far holds until the next trial
+    best: Row | None = None
+    finished = {row["trial_id"] for row in trials.finished}
+    for row in trials.rows:
+        candidates = [row] if row["trial_id"] in finished else []
+        best = objective.best(candidates if best is None else [best, *candidates])
+        if best is not None:
+            steps.append((int(row["trial_id"]), float(best[trials.metric])))
+    x, y = _stairs(steps)
     failed = [row for row in trials.rows if row["status"] == FAILED_STATUS]
     lowest = min(float(row[trials.metric]) for row in trials.known)
     dots = trials.points(trials.known, "trial_id") + trials.points(failed, "trial_id", lowest)
@@ -108,16 +111,19 @@ def _history(trials: _Trials, objective: Objective) -> Figure:
     )
 
 
+def _stairs(steps: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    """Returns x and y of a line that keeps the value of each step until the next one."""
+    return [x for x, _ in steps for _ in range(2)][1:], [y for _, y in steps for _ in range(2)][:-1]
+
+
 def _pareto(trials: _Trials, objective: Objective) -> Figure | None:
     """Draws finished trials by traffic and metric; None if all have the same traffic."""
     rows = [row for row in trials.finished if finite_number(row.get(TRAFFIC)) is not None]
     if len({row[TRAFFIC] for row in rows}) < 2:
         return None
     front = objective.front(rows)
-    x, y = list[float](), list[float]()
-    for row in front:  # steps: between two trials, the cheaper one is what a budget buys
-        x += [float(row[TRAFFIC])] * (2 if y else 1)
-        y += [*y[-1:], float(row[trials.metric])]
+    # between two trials, the cheaper one is what a budget buys
+    x, y = _stairs([(float(row[TRAFFIC]), float(row[trials.metric])) for row in front])
     return Figure(
         "pareto",
         "What it costs: Pareto front",

@@ -78,7 +78,7 @@ class Stopping:
     """Early stopping of bad trials. With a second metric or a grid, no trial is stopped.
 
     Args:
-        eta: At each rung, a trial goes on if it is among the best 1/eta of its algorithm's trials; 1 = always.
+        eta: At each rung, a trial continues if it is among the best 1/eta of its algorithm's trials; 1 = always.
         first: First rung in rounds, each further one is `eta` times as far; None = a quarter of the rounds, and not
             before an algorithm's clusters have trained.
     """

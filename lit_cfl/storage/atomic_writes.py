@@ -27,11 +27,6 @@ def name_write_errors(path: Path) -> Iterator[None]:
         raise
 
 
-def is_full_disk(error: BaseException) -> bool:
-    """Returns whether an error is a SaveError, or the system's error for a full disk."""
-    return isinstance(error, SaveError) or (isinstance(error, OSError) and error.errno in _NO_SPACE)
-
-
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Writes a file so that readers see either the old or the complete new content.
 

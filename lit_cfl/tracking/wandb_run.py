@@ -110,8 +110,8 @@ class WandbRun:
         except TimeoutError as error:
             command = f"wandb sync --include-online {shlex.quote(str(Path(self.run.dir).parent))}"
             raise TimeoutError(f"not all could be uploaded; `{command}` uploads the rest") from error
-        except Exception:
-            _stop_service()  # the service has crashed, and the next run needs one
+        except Exception:  # whatever W&B raises: its service has crashed, and the next run needs one
+            _stop_service()
             raise
 
     def mark_complete(self) -> None:
