@@ -1,6 +1,5 @@
 """Writes files atomically, and turns a full disk into an error with the file's name."""
 
-import errno
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +10,6 @@ from typing import IO, Any
 
 from lit_cfl.errors import SaveError
 
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _UNFINISHED = ".lit-cfl.tmp"  # end of the name of an incomplete file
 
 
