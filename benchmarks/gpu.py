@@ -267,17 +267,7 @@ class Bench:
             del engine
 
 
-PARTS = (
-    "parity",
-    "graphs",
-    "eager",
-    "evaluation",
-    "memory",
-    "refused",
-    "deterministic",
-    "host",
-    "short",
-)
+PARTS = ("parity", "graphs", "eager", "evaluation", "memory", "refused", "deterministic", "host", "short")
 
 
 def measure_difference(found: Tensor, wanted: Tensor, start: Tensor) -> float:

@@ -13,8 +13,6 @@ from typing import Any
 
 _EVENTS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir"}
 _WRITING = os.O_WRONLY | os.O_RDWR
-_ERRORS = {"full": errno.ENOSPC, "quota": errno.EDQUOT}
-NEVER = -1
 
 
 class _Watched(io.FileIO):
@@ -32,27 +30,16 @@ class Hurt:
 
     Args:
         folder: Folder below which operations count.
-        how: `count`, `kill`, `full` (from then on all operations fail, and no space is free) or `quota` (they fail,
-            but the disk has free space).
-        at: Number of the operation, from 0, or `NEVER`.
+        how: `count`, `kill`, or `full`: from then on all operations fail, and no space is free.
+        at: Number of the operation, from 0.
         apart: Folder whose operations neither count nor fail.
         record: File to which `count` adds a line per operation, and the other modes a line for the interrupted one.
             Processes may share it: only one of them is killed, but a full disk is full for all of them.
-        disk: Folder in which all operations fail once the disk is full; None for `folder`.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        how: str,
-        at: int,
-        apart: Path | None = None,
-        record: Path | None = None,
-        disk: Path | None = None,
-    ) -> None:
+    def __init__(self, folder: Path, how: str, at: int, apart: Path | None = None, record: Path | None = None) -> None:
         self.folder, self.how, self.at, self.count = folder.absolute(), how, at, 0
         self.apart, self.record = apart and apart.absolute(), record
-        self.disk = (disk or folder).absolute()
         self._sync, self._open = os.fsync, io.open
         sys.addaudithook(self._handle_event)
         os.fsync = self._fsync
@@ -80,8 +67,7 @@ class Hurt:
     ) -> Any:
         """Opens a file; each write to a new or extended one is an operation."""
         path = "" if isinstance(file, int) else os.path.abspath(file)
-        ours = self._counts(path) or self._lies_in(self.disk, path)
-        if not ours or buffering != -1 or not set(mode) & set("wax"):
+        if not self._counts(path) or buffering != -1 or not set(mode) & set("wax"):
             return self._open(file, mode, buffering, encoding, *args, **options)
         raw = _Watched(path, mode.replace("b", "").replace("t", ""))
         raw.operation = lambda: self._operation("write", path)
@@ -95,10 +81,9 @@ class Hurt:
         self.count += self._counts(path)
         if hurts and self.how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        if self.how in _ERRORS and self._is_full() and self._lies_in(self.disk, path):
-            number = _ERRORS[self.how]
+        if self.how == "full" and self._is_full() and self._counts(path):
             named = [] if event == "fsync" else [path]  # as for the operating system's own errors, fsync names no file
-            raise OSError(number, os.strerror(number), *named)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), *named)
 
     def _is_next(self, path: str) -> bool:
         """Returns whether this operation is the one at which to interrupt the process."""
@@ -106,18 +91,15 @@ class Hurt:
         return is_it and not self._recorded()
 
     def _is_full(self) -> bool:
-        return self._recorded() or NEVER < self.at < self.count
+        return self._recorded() or self.at < self.count
 
     def _counts(self, path: str) -> bool:
-        return self._lies_in(self.folder, path)
-
-    def _lies_in(self, folder: Path, path: str) -> bool:
-        return Path(path).is_relative_to(folder) and not (self.apart and Path(path).is_relative_to(self.apart))
+        return Path(path).is_relative_to(self.folder) and not (self.apart and Path(path).is_relative_to(self.apart))
 
     def _wrap_usage(self, usage: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def reported(path: Any) -> Any:
             found = usage(path)
-            return found._replace(free=0) if self._is_full() and self._lies_in(self.disk, str(path)) else found
+            return found._replace(free=0) if self._is_full() and self._counts(str(path)) else found
 
         return reported
 
