@@ -1,9 +1,9 @@
 """Evaluates rules for the number of clusters with few clients in a cluster, by the protocol of the page of this name.
 
-    LITCFL_DATA=DIR python experiments/studies/automatic_few_clients.py --out FILE
+    LITCFL_DATA=DIR python experiments/studies/automatic_few_clients.py --out FILE [--verdict]
 
-DIR has the folder `mnist`. Each row has the numbers of clusters that all rules find in one draw. Rows that the file
-already contains are not computed again.
+DIR has the folder `mnist`, for the verdict also `fashion_mnist` and `femnist`. Each row has the numbers of clusters that
+all rules find in one draw. Rows that the file already contains are not computed again.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from scipy.ndimage import rotate
 from sklearn.cluster import KMeans
 from sklearn.metrics import silhouette_score
 
+from lit_cfl import load_experiment
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.clustering import cosine_similarity, edc_embedding
 from lit_cfl.clustering.number_of_clusters import prediction_strength
@@ -36,6 +37,19 @@ NONE, TOTALS = ("iid", "dirichlet"), (4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96)
 GROUPS = ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9), (1, 2), (3, 4), (5, 6))
 RULES = ("today", "n/6", "no vote", "gap", "silhouette")
 COLUMNS = ("kind", "true", "clients", "sizes", "seed", *RULES)
+CONFIGS, VERDICT_SEEDS = Path(__file__).parents[1] / "configs" / "which_method", (21, 22, 23, 24, 25)
+VERDICT: dict[str, tuple[int, tuple[str, ...]]] = {  # true number (1: no clusters) and rates of each data set
+    "rotated_mnist": (4, ("0.03", "0.1", "0.3")),
+    "swapped_mnist": (4, ("0.01", "0.1", "0.3")),
+    "pathological_mnist": (4, ("0.01", "0.03", "0.1", "0.3")),
+    "hybrid_mnist": (2, ("0.1", "0.3")),
+    "rotated_fashionmnist": (4, ("0.03", "0.1")),
+    "rotated_mnist_mlp": (4, ("0.3",)),
+    "pathological_mnist_mlp": (4, ("0.3",)),
+    "shifting_mnist": (4, ("0.01", "0.03", "0.1")),
+    "dirichlet_mnist": (1, ("0.03", "0.1")),
+    "femnist": (1, ("0.01", "0.03")),
+}
 
 
 def draws() -> Iterator[tuple[str, int, int, str, int]]:
@@ -78,12 +92,29 @@ def compute_updates(x: np.ndarray, y: np.ndarray, owner: np.ndarray, seed: int) 
 
     data = ArrayData(x, y, owner, num_labels=10, allow_unseen_labels=True)  # four clients may lack a label
     local, plan = LocalTraining(3, 10), PlanOptions(device="cpu")
-    prepared = Experiment(data, task, FedAvg(), cohort_size=1, seeds=[seed], local=local, plan=plan).prepare(seed)
+    return updates_of(Experiment(data, task, FedAvg(), cohort_size=1, seeds=[seed], local=local, plan=plan), seed)
+
+
+def updates_of(experiment: Experiment, seed: int) -> torch.Tensor:
+    prepared = experiment.prepare(seed)
     work = prepared.engine.at(0, prepared.data)
-    initial = work.initial(0)
-    return (work.fit(initial[None], work.population, purpose="count").collect() - initial)[
-        :, : work.layout.num_parameters
-    ]
+    initial, clients = work.initial(0), work.population[work.num_examples[work.population] > 0]
+    return (work.fit(initial[None], clients, purpose="count").collect() - initial)[:, : work.layout.num_parameters]
+
+
+def run_verdict(writer: "csv.DictWriter[str]", known: set[tuple[str, ...]]) -> None:
+    for name, (true, rates) in VERDICT.items():
+        examples = load_experiment(str(CONFIGS / f"{name}.yaml")).data.examples
+        for rate in rates:
+            for seed in VERDICT_SEEDS:
+                if (f"{name} {rate}", str(true)) in {one[:2] for one in known if one[-1] == str(seed)}:
+                    continue
+                words = ["--algorithm", "FedAvg", "--task.optimizer.lr", rate, "--seed", str(seed)]
+                experiment = load_experiment(str(CONFIGS / f"{name}.yaml"), words)
+                experiment.data.examples = examples
+                updates = updates_of(experiment, seed)
+                draw = (f"{name} {rate}", true, len(updates), "", seed)
+                writer.writerow(dict(zip(COLUMNS, draw, strict=False)) | apply_rules(updates, seed))
 
 
 def apply_rules(updates: torch.Tensor, seed: int) -> dict[str, int]:
@@ -150,7 +181,9 @@ def silhouette(updates: torch.Tensor, points: np.ndarray, most: int, seed: int) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    out: Path = parser.parse_args().out
+    parser.add_argument("--verdict", action="store_true")
+    given = parser.parse_args()
+    out: Path = given.out
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", Notice)
     table = load_dataset(str(Path(os.environ["LITCFL_DATA"], "mnist")), split="train").with_format("numpy")
@@ -164,7 +197,9 @@ def main() -> None:
         writer = csv.DictWriter(file, COLUMNS)
         if not known:
             writer.writeheader()
-        for draw in draws():
+        if given.verdict:
+            run_verdict(writer, known)
+        for draw in draws() if not given.verdict else ():
             if tuple(map(str, draw)) in known:
                 continue
             updates = compute_updates(*divide(images, labels, *draw), draw[-1])
