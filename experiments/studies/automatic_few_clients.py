@@ -2,8 +2,8 @@
 
     LITCFL_DATA=DIR python experiments/studies/automatic_few_clients.py --out FILE [--verdict]
 
-DIR has the folder `mnist`, for the verdict also `fashion_mnist` and `femnist`. Each row has the numbers of clusters that
-all rules find in one draw. Rows that the file already contains are not computed again.
+DIR has the folder `mnist`, for the verdict also `fashion_mnist` and `femnist`. Each row has the numbers of clusters
+that all rules find in one draw. Rows that the file already contains are not computed again.
 """
 
 import argparse
