@@ -16,8 +16,6 @@ from lit_cfl.report.options import read_arguments
 from lit_cfl.report.page import as_html
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically
 
-_DPI = 300  # resolution of a figure for a paper
-
 
 def report(arguments: Sequence[str]) -> int:
     """Writes the page that shows some directories and, on request, the page's figures."""
@@ -50,6 +48,6 @@ def write_figures(page: Page, folder: Path, drawn: Callable[[], object]) -> None
     """
     guard = DrawingGuard(passed=(SaveError,))
     for figure in page.figures:
-        write = partial(write_figure, figure, folder / figure.name, ("png", "pdf"), titled=False, dpi=_DPI)
+        write = partial(write_figure, figure, folder / figure.name, ("png", "pdf"), titled=False)
         guard(f"figure {figure.name}", write)
         drawn()

@@ -11,8 +11,6 @@ from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.svg import as_svg
 from lit_cfl.report.blocks import Page, Section
 
-MOST_BYTES = 2 * 2**20
-
 
 def as_html(page: Page) -> bytes:
     """Formats a page as HTML. Figures that cannot be drawn are left out and listed among the problems."""

@@ -83,11 +83,8 @@ def marks_of(found: Content, number: int = 0, kind: str = "") -> list[Content]:
 
 
 def _describe_legend(legend: Legend) -> list[Content]:
-    """Describes the entries of a legend as one reads them, row by row; matplotlib lists them column by column."""
     texts = [text.get_text() for text in legend.get_texts()]
-    entries = [{"label": text} | _look(handle) for text, handle in zip(texts, legend.legend_handles, strict=True)]
-    columns = [list(places) for places in np.array_split(np.arange(len(entries)), max(1, legend._ncols))]
-    return [entries[places[k]] for k in range(len(entries)) for places in columns if k < len(places)]
+    return [{"label": text} | _look(handle) for text, handle in zip(texts, legend.legend_handles, strict=True)]
 
 
 def _describe_axes(axes: Any, entries: Sequence[Content]) -> Content:
@@ -273,18 +270,16 @@ def pictures_of_run(path: Path) -> Content:
     let_runs_draw(True)
     try:
         with _taking("lit_cfl.pictures.folder") as taken:
-            folder.PictureFolder(path / "pictures", ["png"]).draw(_view_of(path))
+            folder.PictureFolder(path / "pictures", ["png"]).draw(view_of(path))
     finally:
         let_runs_draw(False)
     return taken
 
 
-def _view_of(path: Path) -> RoundView:
+def view_of(path: Path) -> RoundView:
     run = read_run(path)
     values, cluster = run.final_scores
-    return RoundView(
-        path, run.score, True, lambda: dict(run.memberships or {}), cluster, values, run.table("clusters"), {}
-    )
+    return RoundView(path, run.score, True, lambda: dict(run.memberships or {}), cluster, values)
 
 
 def picture_with_baseline(path: Path, baseline: Path) -> Content:

@@ -49,5 +49,5 @@ def test_each_algorithm_has_the_figures_that_were_recorded(tmp_path: Path):
     for name in sorted(set(algorithms.__all__) - {"Algorithm", "Assignment", "Info", "Similarity"}):
         words = ["--config", f"{name.lower()}/digits", "--baseline", "null", "--rounds", "12"]
         path = run(parse_run([*words, "--pictures.formats", "[]"]).experiment, tmp_path / name).path
-        found[name] = [kind.name for kind in RUN_FIGURES if kind.make(read_run(path), 500) is not None]
+        found[name] = [kind.name for kind in RUN_FIGURES if kind.draw(read_run(path), 500) is not None]
     check_golden(GOLDEN / "names.json", found)

@@ -183,26 +183,11 @@ def test_caller_is_notified_once_of_what_waits_for_upload(tmp_path: Path):
     assert [line.endswith(f"`wandb sync {tmp_path}/run/wandb` uploads it") for line in lines] == [True]
 
 
-def test_wandb_gets_the_last_thousand_rows_of_a_table():
-    from lit_cfl.tracking.media import media
-
-    rows = [{"round": number, "what": 2 * number} for number in range(1, 1003)]
-    view = SimpleNamespace(values=np.empty(0), score=ACCURACY, tables={"moves": None}, table=lambda name: rows)
-    view.clusters = [{"round": 3, "cluster": 0, "size": 7}, {"round": 3, "cluster": 1, "size": 5, "u": 0.5}]
-    found = media(view, {}, with_tables=True)
-    assert found["tables/moves"].columns == ["round", "what"]
-    assert found["tables/moves"].data == [[number, 2 * number] for number in range(3, 1003)]
-    assert found["tables/clusters"].columns == ["round", "cluster", "size", "u"]
-    assert found["tables/clusters"].data == [[3, 0, 7, None], [3, 1, 5, 0.5]]
-    assert set(found) == {"tables/moves", "tables/clusters"}
-
-
 def test_wandb_gets_the_histogram_of_the_clients_that_have_a_score():
     from lit_cfl.tracking.media import media
 
     values = np.array([0.02, 0.99, 0.97, np.nan, 0.5])
-    view = SimpleNamespace(values=values, score=ACCURACY, tables={}, clusters=[])
-    (histogram,) = media(view, {}, with_tables=False).values()
+    (histogram,) = media(SimpleNamespace(values=values, score=ACCURACY), {}).values()
     assert sum(histogram.histogram) == 4
     assert (histogram.histogram[0], histogram.histogram[-1]) == (1, 2)
     assert (histogram.bins[0], histogram.bins[-1]) == (0.0, 1.0)  # the whole range of an accuracy, whatever its values
