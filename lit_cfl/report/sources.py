@@ -76,21 +76,6 @@ class ReportSource:
     problems: list[str] = field(default_factory=list)
 
 
-def kind_of(path: Path) -> Kind:
-    """Returns the kind of a directory: run, comparison or study.
-
-    Raises:
-        InputError: there is no such directory, or it contains no run, comparison or study.
-    """
-    require_directory(path)
-    kind = _find_kind(path)
-    if kind is not None:
-        return kind
-    inside = sorted(part for part in path.iterdir() if part.is_dir() and _find_kind(part))
-    hint = f", but its folders do: give one of them, such as {inside[-1]}" if inside else ""
-    raise InputError(f"{path} holds no run, comparison or study{hint}")
-
-
 def _find_kind(path: Path) -> Kind | None:
     if (path / RECORD).is_file():
         return "comparison"
@@ -101,7 +86,12 @@ def _find_kind(path: Path) -> Kind | None:
 
 def read_source(path: Path) -> ReportSource:
     """Reads a directory. Raises InputError if it contains no run, comparison or study."""
-    kind = kind_of(path)
+    require_directory(path)
+    kind = _find_kind(path)
+    if kind is None:
+        inside = sorted(part for part in path.iterdir() if part.is_dir() and _find_kind(part))
+        hint = f", but its folders do: give one of them, such as {inside[-1]}" if inside else ""
+        raise InputError(f"{path} holds no run, comparison or study{hint}")
     if kind == "comparison":
         return _comparison(path)
     return _run(path) if kind == "run" else ReportSource(path, kind)

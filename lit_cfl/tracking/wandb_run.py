@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from threading import Thread
 from typing import Any, Literal
 
 from lit_cfl.errors import Notice
@@ -198,21 +197,6 @@ def _import_wandb() -> Any:
     import wandb
 
     return wandb
-
-
-def load_early(mode: Mode | None) -> None:
-    """Imports wandb in a thread, while the run loads its data.
-
-    Args:
-        mode: Requested mode of W&B.
-    """
-
-    def load() -> None:
-        with suppress(Exception):  # the later import raises the same error, which is then reported
-            _import_wandb()
-
-    if mode != "disabled":
-        Thread(target=load, name="wandb", daemon=True).start()
 
 
 @cache

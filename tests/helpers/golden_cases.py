@@ -20,7 +20,6 @@ from lit_cfl.config.variants import build
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.experiment import Experiment
 from lit_cfl.metric_names import CLIENTS, CLUSTERS, METRICS
-from lit_cfl.runs.client_rounds import part_name, write_part
 from lit_cfl.storage.config_file import write_config
 from lit_cfl.tune.check import PreparedStudy
 from lit_cfl.tune.journal import NUMBER, REPEATS, RESULT, Journal
@@ -51,11 +50,6 @@ ACCURACIES = {  # test, validation, worst tenth by round
     **{1: (0.25, 0.375, 0.0625), 2: (0.5, 0.4375, 0.125), 3: (0.46875, 0.5, 0.1875), 4: (0.75, 0.625, 0.3125)},
 }
 OF_CLIENTS = (0.15, 0.35, 0.35, 0.625, 0.75, 0.8125, 0.95, 0.45, None)  # score of each client
-LAYERS = ("round", "cluster", "layer", "silhouette", "gap", "chosen")
-COMPARED = [  # one row per layer
-    *((2, 0, "conv", 0.25, 0.5, 0), (2, 0, "fc", 0.75, -0.125, 1), (2, 0, "1.10", 0.375, 0.0625, 0)),
-    *((4, 2, "conv", 0.5, 0.1875, 1), (4, 2, "fc", 0.4375, 0.25, 1), (4, 2, "1.10", None, 0.3125, 0)),
-]
 
 
 def usual_rows(numbers: Sequence[int]) -> list[dict[str, Any]]:
@@ -154,7 +148,6 @@ def finished_run(path: Path) -> Path:
 def run_of_layers(path: Path) -> Path:
     """Writes a run of LayerCFL without known true clusters, which stopped early."""
     path, rows = started_run(path, algorithm={"class_path": "lit_cfl.algorithms.LayerCFL", "init_args": {}}, rounds=9)
-    write_table(path / "layers.csv", LAYERS, _rows(LAYERS, COMPARED))
     rows[-1] |= {"clusters/ari": None}
     write_table(path / "metrics.csv", METRICS, rows)
     arrays = {"rounds": np.array(list(FOUND)), "cluster": np.array(list(FOUND.values()))}
@@ -163,11 +156,8 @@ def run_of_layers(path: Path) -> Path:
 
 
 def unfinished_run(path: Path) -> Path:
-    """Writes a run that was interrupted in round 4: its memberships are in the checkpoint, and its last row is half."""
+    """Writes a run that was interrupted in round 4: its last row is half."""
     path, _ = started_run(path, (1, 2, 3))
-    kept = {1: torch.tensor(FOUND[1]), 3: torch.tensor([2, 2, 2, 2, 0, 0, 0, -1, 0])}
-    torch.save({"memberships": kept}, path / "checkpoint.pt")
-    np.savez(path / "partition.npz", true_cluster=TRUE)
     with (path / "metrics.csv").open("a") as file:
         file.write("4,0.9375,0.8")
     return path
@@ -194,17 +184,9 @@ def drifting_run(path: Path) -> Path:
 
 
 def run_with_newcomers(path: Path) -> Path:
-    """Writes a run with names, two newcomers, scores of each client in each round, and mixtures of models."""
+    """Writes a run with names and two newcomers."""
     path, rows = started_run(path, algorithm={"class_path": "lit_cfl.algorithms.FedEM", "init_args": {}})
     write_clients(path, [f"station {'CADBHGFEI'[k]}" for k in range(9)], newcomers=2)
-    table = (path / "clients.csv").read_text().splitlines()
-    weights = [(1, 2, 5), (0, 1, 7), (2, 1, 5), (0, 2, 6), (5, 2, 1), (6, 0, 2), (4, 3, 1), (1, 6, 1), None]
-    cells = ["weight_0,weight_1,weight_2", *(",".join(str(w / 8) for w in own) if own else ",," for own in weights)]
-    (path / "clients.csv").write_text("".join(f"{line},{more}\n" for line, more in zip(table, cells, strict=True)))
-    for number in (1, 2, 4):
-        scores = np.array([np.nan if value is None else value * number / 4 for value in OF_CLIENTS])
-        columns = {"round": np.full(9, number), "client": np.arange(9), "cluster": np.array(FOUND[max(number, 3)])}
-        write_part(path / part_name(number), columns | {"n": np.arange(9) + 3, "accuracy": scores})
     return finish(path, rows, algorithm="FedEM", **{"test/newcomers_accuracy": 0.40625})
 
 

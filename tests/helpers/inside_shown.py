@@ -20,7 +20,7 @@ from golden_cases import study_files
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.collections import LineCollection, PathCollection, PolyCollection, QuadMesh
+from matplotlib.collections import LineCollection, PolyCollection, QuadMesh
 from matplotlib.colors import ListedColormap, to_hex
 from matplotlib.figure import Figure as Drawn
 from matplotlib.legend import Legend
@@ -41,13 +41,9 @@ from lit_cfl.experiment import Experiment
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures import data as data_pictures
 from lit_cfl.pictures import folder
-from lit_cfl.pictures.colours import match_colours
 from lit_cfl.pictures.figure import Figure, Table, draw
-from lit_cfl.pictures.files import write_figure
-from lit_cfl.pictures.panels import Curve, Panel, Style
 from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.pictures.run_files import read_run
-from lit_cfl.pictures.sample import sample
 from lit_cfl.progress import dry_run, summary_table, tables
 from lit_cfl.progress.live import LogDisplay
 from lit_cfl.report.assemble import make_page
@@ -142,10 +138,6 @@ def _describe_collection(group: Any) -> Content:
         values = np.ma.filled(np.ma.asarray(group.get_array(), dtype=float), np.nan)
         places = {"left": _numbers(edges[0, :, 0]), "rows": _numbers(edges[[0, -1], 0, 1])}
         return {"kind": "cells"} | places | _describe_values(group, values)
-    if isinstance(group, PathCollection):
-        x, y = np.asarray(group.get_offsets()).T
-        colours = list(dict.fromkeys(map(to_hex, group.get_facecolors())))
-        return {"kind": "points", "x": _numbers(x), "y": _numbers(y), "colour": " ".join(colours)}
     if isinstance(group, LineCollection):
         return {"kind": "lines", "ends": [_numbers(np.ravel(line)) for line in group.get_segments()]}
     if isinstance(group, PolyCollection):
@@ -340,26 +332,6 @@ def picture_of_comparison(path: Path, results: Results) -> Content:
     return taken
 
 
-# Rules by themselves
-
-
-def colours_of(found: Sequence[Sequence[int]] | Sequence[int], true: Sequence[int]) -> dict[int, int]:
-    """Returns the colour number of each found cluster, next to which the true cluster of this number is drawn."""
-    return match_colours(np.array(found), np.array(true))
-
-
-def sampled(clusters: np.ndarray) -> np.ndarray:
-    """Returns the clients that a figure shows if there are too many."""
-    return sample(clusters)
-
-
-def pdf_of(path: Path) -> bytes:
-    """Returns the bytes of a figure as a PDF."""
-    figure = Figure("x", "x", [[Panel("", "round", "score", [Curve("a", [1, 2], [3, 4])])]], "", "", {"a": Style("k")})
-    (file,) = write_figure(figure, path / "x", ["pdf"])
-    return file.read_bytes()
-
-
 def importance_with(trials: int) -> dict[str, float]:
     """Returns the importance of a parameter, the value of which is the score, after this many finished trials."""
     from lit_cfl.tune.objective import Objective
@@ -382,12 +354,6 @@ def _printed(show: Callable[[Console], object]) -> str:
 def end_of_run(finished: FinishedRun) -> str:
     """Returns the table and the notes at the end of a run."""
     return _printed(lambda console: summary_table.closing_table(console, finished))
-
-
-def finished_run(
-    path: Path, summary: Row, baseline: FinishedRun | None = None, seeds: Sequence[FinishedRun] = ()
-) -> FinishedRun:
-    return FinishedRun(path, summary, baseline, seeds)
 
 
 def lines_of_rounds(rows: Sequence[Row], seconds: Sequence[float], rounds: int, completed: int = 0) -> str:

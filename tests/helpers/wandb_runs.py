@@ -126,13 +126,10 @@ class Receiver(ThreadingHTTPServer):
         Thread(target=self.serve_forever, daemon=True).start()
 
     def rounds(self) -> list[int]:
-        """Returns the rounds in the history, ordered by the offsets that the client gave."""
-        lines: dict[int, int] = {}
-        for path, body in self.sent:
-            sent = json.loads(body) if path.endswith("/file_stream") else {}
-            part = sent.get("files", {}).get("wandb-history.jsonl", {"content": [], "offset": 0})
-            lines |= {part["offset"] + k: json.loads(line)["round"] for k, line in enumerate(part["content"])}
-        return [lines[number] for number in sorted(lines)]
+        """Returns the rounds of the rows that were sent."""
+        sent = [json.loads(body).get("files", {}) for path, body in self.sent if path.endswith("/file_stream")]
+        lines = [line for part in sent for line in part.get("wandb-history.jsonl", {"content": ()})["content"]]
+        return [json.loads(line)["round"] for line in lines]
 
     def handle_error(self, *_: object) -> None:
         """Ignores errors, since wandb closes connections at any time."""

@@ -23,7 +23,10 @@ from studies import STUDY
 from lit_cfl.algorithms import IFCA
 from lit_cfl.compare.from_python import ComparisonTables
 from lit_cfl.metric_names import CLIENTS, CLUSTERS, client_columns
+from lit_cfl.pictures.colours import match_colours
+from lit_cfl.pictures.sample import sample
 from lit_cfl.runs import run_totals
+from lit_cfl.runs.run import FinishedRun
 from lit_cfl.runs.run import run as train
 from lit_cfl.scores import Score
 from lit_cfl.statistics import friedman, interval, paired_difference
@@ -184,7 +187,7 @@ def test_the_best_of_an_error_is_the_lowest(tmp_path: Path):
 def test_a_found_cluster_has_the_colour_of_the_true_one_that_most_of_its_clients_are_in(
     found: Any, true: list[int], expected: dict[int, int]
 ):
-    assert inside_shown.colours_of(found, true) == expected
+    assert match_colours(np.array(found), np.array(true)) == expected
 
 
 def test_found_and_true_clusters_of_equal_clients_have_equal_colours_in_every_figure(tmp_path: Path):
@@ -340,7 +343,7 @@ def test_a_map_places_the_clients_of_the_last_snapshot_under_their_own_numbers(c
 
 def test_a_sample_has_clients_of_each_cluster_by_its_size():
     sizes = (1900, 90, 9, 1)
-    counts = np.bincount(np.repeat(range(4), sizes)[inside_shown.sampled(np.repeat(range(4), sizes))])
+    counts = np.bincount(np.repeat(range(4), sizes)[sample(np.repeat(range(4), sizes))])
     assert counts.tolist() == [475, 22, 2, 1]  # of 500: 475, 22.5, 2.25, and 1 instead of 0.25
 
 
@@ -644,8 +647,8 @@ def test_the_end_of_a_run_has_the_last_scores_gains_of_which_more_is_better_and_
         }
         summary |= {"scores": [MAE], "clusters/unobserved": 0, "clusters/assigned": 5}
         summary |= {"clients/evaluated": 5, "traffic/mib": 1.0, "time/elapsed_seconds": 9.0}
-        ends.append(inside_shown.finished_run(tmp_path / name, summary))
-    text = inside_shown.end_of_run(inside_shown.finished_run(ends[0].path, ends[0].summary, ends[1]))
+        ends.append(FinishedRun(tmp_path / name, summary))
+    text = inside_shown.end_of_run(FinishedRun(ends[0].path, ends[0].summary, ends[1]))
     # errors fall by 0.25, 0.5, -0.125, 0 and 0.25: 0.875 in all, and one of five clients loses
     assert "Gain per client over FedAvg: +0.175 on average; 20% of clients lose." in text
     assert "Cluster sizes: 2, 3." in text

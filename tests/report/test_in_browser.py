@@ -109,7 +109,13 @@ def test_points_of_a_map_have_titles_and_tab_reaches_links_and_folded_parts(driv
 def test_a_comparison_over_seeds_fits_a_page_of_1200_pixels(driver: Any, tmp_path: Path):
     page = page_of(made_run(tmp_path / "run"))
     head = ["algorithm", "seeds", *overview._columns(ACCURACY)]
-    cells = {"seeds": 5, "traffic, MiB": "1024.5 ± 100.3", "time, s": "3512.5 ± 210.7", "clusters": "4.67 ± 2.08", "round": "30"}
+    cells = {
+        "seeds": 5,
+        "traffic, MiB": "1024.5 ± 100.3",
+        "time, s": "3512.5 ± 210.7",
+        "clusters": "4.67 ± 2.08",
+        "round": "30",
+    }
     row = ["FedGroup, with a long name (2)", *(cells.get(name, "0.428 ± 0.017") for name in head[1:])]
     (first, *others) = page.sections
     page = replace(page, sections=[replace(first, blocks=[Table("Results", head, [row] * 3)]), *others])
