@@ -102,7 +102,7 @@ def test_rays_workers_are_recommended_for_rounds_above_a_second(
 def test_the_size_is_that_of_clients_in_training(asked: list[Any]):
     lines = shown("--data.newcomers", "0.25", "--cohort_size", "6", "--seeds", "[0, 1]", "--baseline", "FedAvg")
     assert (lines["clients"], lines["rounds"]) == ("6 in training, 2 newcomers", "30 with 6 clients, 4 runs")
-    data = experiment("--data.newcomers", "0.25").prepare(0).data
+    data = experiment("--data.newcomers", "0.25", "--cohort_size", "6").prepare(0).data
     trained = data.num_examples[data.population]
     assert int(trained.sum()) < int(data.num_examples.sum())
     expected = f"{int(trained.sum()):,}, {int(trained.min())} to {int(trained.max())} per client"

@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 from golden_cases import RANKED, ranked_comparison
 from inside_shown import page_of
-from made_runs import config, metric_row, write_table
+from made_runs import metric_row, write_table
 
 from lit_cfl.compare.results import COLUMNS
 from lit_cfl.errors import InputError
 from lit_cfl.metric_names import METRICS
 from lit_cfl.report.blocks import Table
 from lit_cfl.storage import write_rows
-from lit_cfl.storage.config_file import write_config
 
 DIGITS, LETTERS = RANKED["digits"], RANKED["letters"]
 
@@ -30,15 +29,6 @@ def test_ranks_over_different_numbers_of_clients_are_noted(tmp_path: Path):
     change(few, "IFCA", 5.5, 0.5)
     (problem,) = page_of(few, others).problems
     assert problem.startswith("few: the ranked figures are over different numbers of clients (FedAvg on 8, IFCA on 5.5")
-
-
-def test_comparisons_that_differ_only_in_what_is_held_out_are_noted_as_one_data_set(tmp_path: Path):
-    both = [ranked_comparison(tmp_path / name, 8, DIGITS) for name in ("all", "fewer")]
-    init = {"num_clients": 8, "newcomers": 0.2, "validation": 0.1}
-    for run in both[1].glob("*/seed-*"):
-        write_config(run, config(data={"class_path": "lit_cfl.datamodules.Digits", "init_args": init}))
-    (problem,) = page_of(both[0], ranked_comparison(tmp_path / "other", 9, LETTERS), both[1]).problems
-    assert problem.startswith("all and fewer have the same data, except for what is held out")
 
 
 def test_methods_that_are_not_everywhere_are_left_out_and_fewer_than_three_are_refused(tmp_path: Path):
