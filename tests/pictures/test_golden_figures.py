@@ -30,10 +30,8 @@ def of_comparison(path: Path) -> inside_shown.Content:
 
 FIGURES: dict[str, Callable[[Path], inside_shown.Content]] = {
     "run": lambda path: inside_shown.pictures_of_run(cases.finished_run(path)),
-    "run_of_layers": lambda path: inside_shown.pictures_of_run(cases.run_of_layers(path)),
     "run_with_baseline": of_baseline,
     "comparison": of_comparison,
-    "search": lambda path: inside_shown.pictures_of_search(cases.searched_study(path)),
     "data": lambda _: inside_shown.pictures_of_data(cases.named_data()),
 }
 

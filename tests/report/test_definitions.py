@@ -16,7 +16,7 @@ import inside_shown
 import numpy as np
 import pytest
 from digits_experiment import digits
-from golden_cases import ETA, METRIC, finish
+from golden_cases import ETA, METRIC, finish, rows_of
 from made_runs import made_run, metric_row, write_table
 from studies import STUDY
 
@@ -61,10 +61,6 @@ def scores(*values: float | None, **more: Sequence[Any]) -> list[dict[str, Any]]
 
 def one_run(folder: Path, rounds: int = 4) -> Path:
     return made_run(folder / "run", [metric_row(k) for k in range(1, rounds + 1)], snapshots=0, over=False)
-
-
-def rows_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
-    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def lines(figure: inside_shown.Content, number: int = 0) -> dict[str, tuple[list[float], list[float]]]:
