@@ -1,10 +1,8 @@
 """`lit-cfl report`: writes the page, and figures for a paper."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-
-from rich.progress import Progress
 
 from lit_cfl.errors import SaveError
 from lit_cfl.pictures.files import write_figure
@@ -26,22 +24,19 @@ def report(arguments: Sequence[str]) -> int:
         with name_write_errors(out.parent):
             out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, lambda file: file.write(as_html(page)))
-    if given.figures is not None:
-        with Progress(console=console, transient=True, disable=not console.is_interactive) as progress:
-            task = progress.add_task("drawing figures", total=len(page.figures))
-            write_figures(page, Path(given.figures), lambda: progress.advance(task))
-        console.print(f"Figures: {given.figures}", soft_wrap=True)
+        if given.figures is not None:
+            write_figures(page, Path(given.figures))
+            console.print(f"Figures: {given.figures}", soft_wrap=True)
     console.print(f"Page: {out}", soft_wrap=True)
     return 0
 
 
-def write_figures(page: Page, folder: Path, drawn: Callable[[], object]) -> None:
+def write_figures(page: Page, folder: Path) -> None:
     """Writes a page's figures into a folder as PNG and PDF for a paper; skips those that cannot be drawn.
 
     Args:
         page: Page with figures.
         folder: Folder of the files.
-        drawn: Called after each figure.
 
     Raises:
         SaveError: a file could not be written.
@@ -50,4 +45,3 @@ def write_figures(page: Page, folder: Path, drawn: Callable[[], object]) -> None
     for figure in page.figures:
         write = partial(write_figure, figure, folder / figure.name, ("png", "pdf"), titled=False)
         guard(f"figure {figure.name}", write)
-        drawn()
