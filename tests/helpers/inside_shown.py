@@ -35,7 +35,6 @@ from lit_cfl.compare.command import write_picture
 from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.results import Results, collect
 from lit_cfl.compare.tables import show_table, write_tables
-from lit_cfl.config.parser import parse_run
 from lit_cfl.data import FederatedData
 from lit_cfl.experiment import Experiment
 from lit_cfl.metric_names import Row
@@ -44,7 +43,7 @@ from lit_cfl.pictures import folder
 from lit_cfl.pictures.figure import Figure, Table, draw
 from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.pictures.run_files import read_run
-from lit_cfl.progress import dry_run, summary_table, tables
+from lit_cfl.progress import summary_table, tables
 from lit_cfl.progress.live import LogDisplay
 from lit_cfl.report.assemble import make_page
 from lit_cfl.report.blocks import Code, Page, Section, Text
@@ -332,17 +331,6 @@ def picture_of_comparison(path: Path, results: Results) -> Content:
     return taken
 
 
-def importance_with(trials: int) -> dict[str, float]:
-    """Returns the importance of a parameter, the value of which is the score, after this many finished trials."""
-    from lit_cfl.tune.objective import Objective
-    from lit_cfl.tune.pictures import importance
-    from lit_cfl.tune.space_file import parse_space
-
-    usual = {"status": "finished", "origin": "search", "repeats": "", "error": None, "traffic/mib": 1.0}
-    rows = [usual | {"trial_id": str(k), "val/weighted_accuracy": k / 50, "x": k / 50} for k in range(trials)]
-    return importance(rows, parse_space({"x": {"uniform": [0.0, 1.0]}}), Objective())
-
-
 # What a terminal shows
 
 
@@ -368,18 +356,6 @@ def lines_of_rounds(rows: Sequence[Row], seconds: Sequence[float], rounds: int, 
         display.ended("CFL")
 
     return _printed(show)
-
-
-def estimated_cost(wall: float, own: float) -> tuple[int, float]:
-    """Returns the steps of a first round and their estimated seconds; a step takes so long by clock and by thread."""
-    words = ("--data.num_clients", "8", "--cohort_size", "3", "--local.epochs", "2", "--plan.threads", "1")
-    prepared = parse_run(["--config", "quickstart", *words]).experiment.prepare(0)
-
-    def measure(prepared: Any, cohort: Any, steps: torch.Tensor) -> tuple[float, float]:
-        return wall * int(steps.sum()), own * int(steps.sum())
-
-    with patch("lit_cfl.progress.dry_run._seconds", measure):
-        return dry_run.time_cohort(prepared)
 
 
 def scores_of_splits(splits: Mapping[str, Mapping[str, Sequence[float]]]) -> str:

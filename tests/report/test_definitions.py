@@ -31,6 +31,9 @@ from lit_cfl.runs.run import run as train
 from lit_cfl.scores import Score
 from lit_cfl.statistics import friedman, interval, paired_difference
 from lit_cfl.tracking.options import Tracking
+from lit_cfl.tune.objective import Objective
+from lit_cfl.tune.pictures import importance
+from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.study import Study
 
 SCORE = "test/weighted_accuracy"
@@ -623,6 +626,13 @@ def test_new_seeds_are_compared_on_test_data_seed_by_seed(study: Path):
     assert f"{mean:+.3f} [{mean - half:+.3f}, {mean + half:+.3f}]" in table["rows"][2]
 
 
+def test_importance_is_known_from_the_tenth_finished_trial_on():
+    usual = {"status": "finished", "origin": "search", "repeats": "", "error": None, "traffic/mib": 1.0}
+    rows = [usual | {"trial_id": str(k), METRIC: k / 50, "x": k / 50} for k in range(10)]
+    space = parse_space({"x": {"uniform": [0.0, 1.0]}})
+    assert [bool(importance(rows[:count], space, Objective())) for count in (9, 10)] == [False, True]
+
+
 # The terminal
 
 
@@ -658,11 +668,6 @@ def test_the_time_left_of_a_resumed_run_is_that_of_its_own_rounds():
     assert line == "CFL  round 6/10  val accuracy 0.62  clusters 3  ARI 0.69  6 s left\n"
 
 
-def test_a_dry_run_counts_the_seconds_of_its_own_thread():
-    steps, seconds = inside_shown.estimated_cost(wall=0.5, own=0.125)  # seconds per step; other processes take the rest
-    assert seconds == pytest.approx(0.125 * steps)
-
-
 def test_each_split_has_its_own_loss_and_each_newcomer_its_own_closeness():
     splits = {
         "validation": {"right": [1, 3, 0], "count": [2, 4, 0], "loss": [1.0, 2.0, 0.0]},
@@ -690,7 +695,3 @@ def test_names_are_text(tmp_path: Path):
     html = inside_shown.html_of(inside_shown.page_of(run))
     assert "&lt;b&gt;run" in html
     assert "<b>run" not in html
-
-
-def test_importance_is_known_from_the_tenth_finished_trial_on():
-    assert [bool(inside_shown.importance_with(trials)) for trials in (9, 10)] == [False, True]
