@@ -71,15 +71,6 @@ def load_partition(path: Path, examples: Examples) -> FederatedData:
     return data
 
 
-def true_clusters_in(path: Path) -> np.ndarray | None:
-    """Reads only the true cluster of each client, int64 `[clients]`, -1 = unknown; None if the file has none.
-
-    Raises:
-        FileNotFoundError, InputError: as in `read_npz`.
-    """
-    return next(iter(read_npz(path, (TRUTH,)).values()), None)
-
-
 def read_about(path: Path) -> dict[str, Any]:
     """Reads the description of a partition, such as its `hash`, its `seed` and the fingerprint of its `data`.
 

@@ -82,24 +82,12 @@ def over_rounds(
     better = "" if column.startswith("clusters/") or higher_is_better(column, (score,)) else " Lower is better."
     missing = ", ".join(name for name in groups if name not in drawn)
     figure = _lines(title, axis, drawn, limits_of(column, score), line_styles(list(groups)))
-    caption = f"{meaning}{better}{figure.caption}{_covered(drawn)}{f' Not known for {missing}.' if missing else ''}"
+    caption = f"{meaning}{better}{figure.caption}{f' Not known for {missing}.' if missing else ''}"
     panel = figure.first_panel
     if column == "clusters/count":
         values = [value for one in drawn.values() for value in one.mean]
         panel = replace(panel, counts=True, log_y=min(values) >= 1 and max(values) > _WIDE * min(values))
     return replace(figure, name=column.replace("/", "-"), caption=caption, rows=[[panel]])
-
-
-def _covered(groups: Mapping[str, Means]) -> str:
-    """Names the groups whose lines are covered by that of another group with the same values; empty if none is."""
-    equal: dict[Means, list[str]] = {}
-    for name, one in groups.items():
-        equal.setdefault(Means(tuple(one.rounds), tuple(one.mean), tuple(one.deviation)), []).append(name)
-    return "".join(
-        f" The line of {last} covers {', '.join(covered)}, with the same values."
-        for *covered, last in equal.values()
-        if covered
-    )
 
 
 def _lines(

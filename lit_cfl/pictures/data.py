@@ -34,7 +34,7 @@ def label_distribution(data: FederatedData) -> Figure | None:
     counts = data.subset(order).label_counts.double()
     shares = (counts / counts.sum(1, keepdim=True).clamp(min=1)).T
     rows = min(max(len(shares), _MIN_ROWS), 30)
-    names = [_client_name(data, client) for client in order.tolist()] if len(order) <= _MAX_NAMED else []
+    names = [_name(client, data.names) for client in order.tolist()] if len(order) <= _MAX_NAMED else []
     height = 1.3 + 0.13 * rows + 0.07 * max(map(len, names), default=0)  # of the names: inches per letter
     figure = PaperFigure(figsize=(PAGE, height), layout="constrained")
     axes = figure.subplots()
@@ -45,7 +45,7 @@ def label_distribution(data: FederatedData) -> Figure | None:
     some = "" if len(clients) == len(data.population) else f" ({len(clients)} of {len(data.population)} shown)"
     axes.set(xlabel=f"clients{some}", ylabel="label")
     if len(shares) <= 30:
-        axes.set_yticks(range(len(shares)), [_label_name(data, label) for label in range(len(shares))])
+        axes.set_yticks(range(len(shares)), [_name(label, data.examples.label_names) for label in range(len(shares))])
     axes.set_title("Labels of the clients' training data")
     axes.set_xticks(range(len(names)), names, rotation=90)
     if bool((data.true_clusters[clients] >= 0).any()):
@@ -53,14 +53,9 @@ def label_distribution(data: FederatedData) -> Figure | None:
     return figure
 
 
-def _label_name(data: FederatedData, label: int) -> str:
-    """Returns a label's name for an axis, or its number if it has no name."""
-    return shorten(data.examples.label_names[label] if data.examples.label_names else str(label))
-
-
-def _client_name(data: FederatedData, client: int) -> str:
-    """Returns a client's name for an axis, or its number if it has no name."""
-    return shorten(data.names[client] if data.names else "") or str(client)
+def _name(number: int, names: Sequence[str]) -> str:
+    """Returns a name for an axis, or the number if it has no name; `?` for -1."""
+    return "?" if number < 0 else (shorten(names[number]) if number < len(names) else "") or str(number)
 
 
 def _mark_clusters(axes: Axes, clusters: torch.Tensor, height: int, known: Sequence[str]) -> None:
@@ -68,15 +63,10 @@ def _mark_clusters(axes: Axes, clusters: torch.Tensor, height: int, known: Seque
     ends = sizes.cumsum(0)
     if len(numbers) <= _MAX_NAMED:
         axes.vlines((ends[:-1] - 0.5).tolist(), -0.5, height - 0.5, colors="white", linewidth=0.8)
-        names = [_cluster_name(number, known) for number in numbers.tolist()]
+        names = [_name(number, known) for number in numbers.tolist()]
         above = axes.secondary_xaxis("top")
         above.set_xticks((ends - sizes / 2 - 0.5).tolist(), names)
         above.set_xlabel("true cluster")
-
-
-def _cluster_name(cluster: int, known: Sequence[str]) -> str:
-    """Returns a true cluster's name, or its number if it has no name; `?` if the cluster is unknown."""
-    return "?" if cluster < 0 else shorten(known[cluster]) if cluster < len(known) else str(cluster)
 
 
 @rc_context(LOOK)
@@ -127,7 +117,7 @@ def example_images(data: FederatedData) -> Figure | None:
     scaled = (images - low) / (high - low).clamp(min=1e-9)
     for axes, image, (cluster, index) in zip(places, scaled, found, strict=False):
         axes.imshow((image if image.shape[-1] == 3 else image[..., 0]).numpy(), cmap="gray", vmin=0, vmax=1)
-        where = [f"cluster {_cluster_name(cluster, data.cluster_names)}"] if any(k >= 0 for k, _ in found) else []
+        where = [f"cluster {_name(cluster, data.cluster_names)}"] if any(k >= 0 for k, _ in found) else []
         label = [] if data.examples.label_kind == "none" else [f"label {_label_of(data, index)}"]
         axes.set_title("\n".join([*where, *label]))
     return figure
@@ -135,10 +125,10 @@ def example_images(data: FederatedData) -> Figure | None:
 
 def _label_of(data: FederatedData, index: torch.Tensor) -> str:
     """Returns the label of an example as its client sees it; several labels as a list."""
-    (target,) = data.examples.targets(index[None])
+    (target,), names = data.examples.targets(index[None]), data.examples.label_names
     if target.ndim:
-        return join_ids([_label_name(data, label) for label in (target > 0.5).nonzero().flatten().tolist()]) or "none"
-    return _label_name(data, int(target)) if data.examples.label_kind == "classes" else f"{float(target):g}"
+        return join_ids([_name(label, names) for label in (target > 0.5).nonzero().flatten().tolist()]) or "none"
+    return _name(int(target), names) if data.examples.label_kind == "classes" else f"{float(target):g}"
 
 
 def _one_of_each_cluster(data: FederatedData) -> list[tuple[int, torch.Tensor]]:

@@ -13,10 +13,10 @@ from lit_cfl.pictures.curves import learning_curve
 from lit_cfl.pictures.figure import HEIGHT, Figure, finite_number, thin
 from lit_cfl.pictures.panels import BLUE, ORANGE, SKY, Bars, Cells, Curve, HeatMap, Note, Panel, Points, Style
 from lit_cfl.pictures.run_files import RunFiles
-from lit_cfl.pictures.sample import MOST_CLIENTS, describe_sample, sample
-from lit_cfl.scores import ACCURACY, Score
+from lit_cfl.pictures.sample import describe_sample, sample
+from lit_cfl.scores import ACCURACY
 
-Snapshot = Mapping[str, np.ndarray]  # content of `snapshots/<round>.npz`
+Snapshot = Mapping[str, np.ndarray]  # content of `snapshots/<round>.npz`; of one client or more
 MOST_ROUNDS = 400  # maximum number of rounds in a figure of memberships
 _MOST_COMPARED = 200  # maximum number of clients in a matrix of similarities
 _MOST_CLUSTERS = 250
@@ -34,42 +34,24 @@ class Kind:
     Args:
         name: Name of the file, and the end of the anchor on a page.
         title: Name of the figure in messages.
-        make: Makes the figure with a maximum number of clients; None if it would show nothing.
+        draw: Draws the figure with a maximum number of clients; None if it would show nothing.
         on_page: True to show the figure on the page, which has its own curves of all runs.
     """
 
     name: str
     title: str
-    make: Callable[[RunFiles, int], Figure | None]
+    draw: Callable[[RunFiles, int], Figure | None]
     on_page: bool = True
 
 
 # Clusters of the clients over the rounds
 
 
-def _memberships_of(run: RunFiles, most_clients: int) -> Figure | None:
-    known = run.memberships
-    if known is None:
+def memberships(run: RunFiles, most: int) -> Figure | None:
+    """Draws each client's cluster over the rounds, next to its true cluster; None for too few or too many clusters."""
+    if run.memberships is None:
         return None
-    return memberships(known["rounds"], known["cluster"], known["true_cluster"], run.match, run.true_names)
-
-
-def memberships(
-    rounds: np.ndarray,
-    cluster: np.ndarray,
-    true_cluster: np.ndarray,
-    match: Mapping[int, int],
-    true_names: Sequence[str] = (),
-) -> Figure | None:
-    """Draws each client's cluster over the rounds, next to its true cluster; None for too few or too many clusters.
-
-    Args:
-        rounds: Recorded rounds, int `[R]`, ascending.
-        cluster: Cluster of each client by round, int `[R, clients]`, -1 = none.
-        true_cluster: True clusters, int `[clients]`, -1 = unknown.
-        match: Colour number of each cluster.
-        true_names: Names of the true clusters 0, 1, ...; empty = none.
-    """
+    rounds, cluster, true_cluster = (run.memberships[name] for name in ("rounds", "cluster", "true_cluster"))
     numbers, truths = np.unique(cluster), np.unique(true_cluster) if (true_cluster >= 0).any() else np.empty(0, int)
     if not cluster.size or not 1 < (numbers >= 0).sum() <= _MOST_CLUSTERS or _each_its_own(cluster):
         return None  # no client has a model, all share one, or each has its own
@@ -105,7 +87,7 @@ def memberships(
         f"Coloured cells, one row per client, rounds {rounds[0]} to {rounds[-1]}: "
         f"{len(assigned)} clients in {len(np.unique(assigned))} clusters at the end{others}; "
         f"{count_noun(int(changed.any(0).sum()), 'client')} changed to a cluster of another number in between.",
-        cluster_styles(numbers, match, truths, true_names),
+        cluster_styles(numbers, run.match, truths, run.true_names),
         height=2.6,
     )
 
@@ -127,27 +109,10 @@ def _starts(rounds: np.ndarray) -> list[float]:
 # How alike clients are
 
 
-def _similarity_of(run: RunFiles, most_clients: int) -> Figure | None:
-    return _of_last_snapshot(run, lambda k, one: similarity(k, one, min(_MOST_COMPARED, most_clients)))
-
-
-def _map_of(run: RunFiles, most_clients: int) -> Figure | None:
-    rows = {int(row["client"]): row for row in _rows_of(run, "clients")}
-
-    def about(client: int) -> Note:
-        row = rows.get(client, {})
-        value, examples = finite_number(row.get(run.score.name)), finite_number(row.get("n_train"))
-        known = None if examples is None else int(examples)
-        score = None if value is None else f"{value:.3f}"
-        return {"name": row.get("name") or None, "training examples": known, run.score.title: score}
-
-    return _of_last_snapshot(run, lambda k, one: client_map(k, one, run.match, about, most_clients, run.true_names))
-
-
-def _of_last_snapshot(run: RunFiles, make: Callable[[int, Snapshot], Figure | None]) -> Figure | None:
-    """Makes a figure of the last readable snapshot; its caption says how many clients were compared, if not all."""
+def _of_snapshot(run: RunFiles, draw: Callable[[int, Snapshot], Figure | None]) -> Figure | None:
+    """Draws the last readable snapshot; the caption says how many clients were compared, if not all."""
     found = run.last_snapshot
-    figure = None if found is None else make(*found)
+    figure = None if found is None else draw(*found)
     total = sum(not row.get("newcomer") for row in run.table("clients"))
     if found is None or figure is None or (compared := int(found[1]["compared"])) >= total:
         return figure
@@ -155,15 +120,13 @@ def _of_last_snapshot(run: RunFiles, make: Callable[[int, Snapshot], Figure | No
     return replace(figure, caption=f"{figure.caption}{text}")
 
 
-def similarity(round: int, snapshot: Snapshot, most_clients: int = _MOST_COMPARED) -> Figure | None:
-    """Draws the similarity of pairs of clients; None if no pair was compared.
+def similarity(run: RunFiles, most: int) -> Figure | None:
+    """Draws the similarity of pairs of clients; None if no pair was compared."""
+    return _of_snapshot(run, lambda round, snapshot: _matrix(round, snapshot, min(_MOST_COMPARED, most)))
 
-    Args:
-        round: Round of the snapshot.
-        snapshot: Snapshot of one client or more.
-        most_clients: Maximum number of clients in the matrix; of more, a sample is drawn.
-    """
-    shown = sample(snapshot["cluster"], most_clients)
+
+def _matrix(round: int, snapshot: Snapshot, most: int) -> Figure | None:
+    shown = sample(snapshot["cluster"], most)
     cluster, true = snapshot["cluster"][shown], snapshot["true_cluster"][shown]
     order = np.lexsort((true, cluster))
     values = snapshot["similarity"][np.ix_(shown[order], shown[order])].astype(np.float32)
@@ -196,40 +159,30 @@ def _describe_means(snapshot: Snapshot) -> str:
     return f" Mean cosine {both}between them {between.mean():.2f}." if between.size else ""
 
 
-def client_map(
-    round: int,
-    snapshot: Snapshot,
-    match: Mapping[int, int],
-    about: Callable[[int], Note] = lambda client: {},
-    most_clients: int = MOST_CLIENTS,
-    true_names: Sequence[str] = (),
-) -> Figure | None:
-    """Draws the compared clients in two dimensions, by found cluster and, if known, by true cluster.
+def client_map(run: RunFiles, most: int) -> Figure | None:
+    """Draws the compared clients in two dimensions, by found cluster and, if known, by true cluster."""
+    known = ("name", "n_train", run.score.name)  # columns of clients.csv
+    about = {int(row["client"]): {key: row.get(key) for key in known} for row in _rows_of(run, "clients")}
+    return _of_snapshot(run, lambda round, snapshot: _map(round, snapshot, run, about, most))
 
-    Args:
-        round: Round of the snapshot.
-        snapshot: Snapshot of one client or more.
-        match: Colour number of each found cluster.
-        about: Returns further facts about a client by name; None = unknown.
-        most_clients: Maximum number of clients.
-        true_names: Names of the true clusters 0, 1, ...; empty = none.
-    """
+
+def _map(round: int, snapshot: Snapshot, run: RunFiles, about: Mapping[int, Note], most: int) -> Figure | None:
     plane = snapshot["projection"].astype(float)
-    shown = sample(snapshot["cluster"], most_clients)
+    shown = sample(snapshot["cluster"], most)
     shown = shown[np.isfinite(plane[shown]).all(1)]
     if not len(shown):
         return None
     clients, cluster, true = (snapshot[key][shown].tolist() for key in ("clients", "cluster", "true_cluster"))
     notes = [
-        {"client": client, "cluster": own, "true cluster": None if truth < 0 else truth} | dict(about(client))
+        {"client": client, "cluster": own, "true cluster": None if truth < 0 else truth} | dict(about.get(client, {}))
         for client, own, truth in zip(clients, cluster, true, strict=True)
     ]
     # before the end of a run, a cluster may not have most of its clients in the true cluster that it has then
     here = match_colours(snapshot["cluster"], snapshot["true_cluster"])
-    same = {number: truth for number, truth in match.items() if here.get(number) == truth}
-    panels: list[Panel | None] = [_map("found clusters", plane[shown], list(map(name_of, cluster)), notes)]
+    same = {number: truth for number, truth in run.match.items() if here.get(number) == truth}
+    panels: list[Panel | None] = [_plane("found clusters", plane[shown], list(map(name_of, cluster)), notes)]
     if max(true) >= 0:
-        panels.append(_map("true clusters", plane[shown], list(map(true_name_of, true)), notes))
+        panels.append(_plane("true clusters", plane[shown], list(map(true_name_of, true)), notes))
     return Figure(
         "map",
         f"Map of the clients in round {round}",
@@ -237,12 +190,12 @@ def client_map(
         f"Clients that are alike are close (classical scaling of the similarity in round {round}); colours and "
         f"markers are the clusters.{describe_sample(len(shown), int(snapshot['compared']))}",
         f"Scatter plot of {len(shown)} clients in {len(set(cluster))} clusters by their similarity in round {round}.",
-        cluster_styles(cluster, match, true, true_names, 4.2 if len(shown) < 200 else 2.5, same),
+        cluster_styles(cluster, run.match, true, run.true_names, 4.2 if len(shown) < 200 else 2.5, same),
         height=2.1 if len(panels) > 1 else 2.8,
     )
 
 
-def _map(title: str, plane: np.ndarray, names: list[str], notes: Sequence[Note]) -> Panel:
+def _plane(title: str, plane: np.ndarray, names: list[str], notes: Sequence[Note]) -> Panel:
     points = []
     for name in sorted(set(names)):
         mine = [k for k, own in enumerate(names) if own == name]
@@ -254,21 +207,10 @@ def _map(title: str, plane: np.ndarray, names: list[str], notes: Sequence[Note])
 # Scores of the clients
 
 
-def _histogram_of(run: RunFiles, most_clients: int) -> Figure | None:
+def histogram(run: RunFiles, most: int) -> Figure | None:
+    """Draws a histogram of the clients' final scores, stacked by cluster if clusters are few; None without a score."""
     values, cluster = run.final_scores
-    return histogram(values, cluster, run.match, run.score)
-
-
-def histogram(values: np.ndarray, cluster: np.ndarray, match: Mapping[int, int], score: Score) -> Figure | None:
-    """Draws a histogram of the clients' final scores, stacked by cluster if clusters are few; None without a score.
-
-    Args:
-        values: Score of each client, float `[n]`, nan without test data.
-        cluster: Cluster of each client, int `[n]`, -1 = none.
-        match: Colour number of each cluster.
-        score: Score of the values.
-    """
-    values, cluster = values[np.isfinite(values)], cluster[np.isfinite(values)]
+    values, cluster, score = values[np.isfinite(values)], cluster[np.isfinite(values)], run.score
     if not len(values):
         return None
     numbers = np.unique(cluster)
@@ -291,29 +233,20 @@ def histogram(values: np.ndarray, cluster: np.ndarray, match: Mapping[int, int],
         f"{', stacked by cluster' if len(bars) > 1 else ''}.",
         f"Histogram of the test {score.title} of {len(values)} clients: from {values.min():.3f} to "
         f"{values.max():.3f}, median {np.median(values):.3f}.",
-        cluster_styles(numbers, match) if few else {"clients": Style(BLUE)},
+        cluster_styles(numbers, run.match) if few else {"clients": Style(BLUE)},
     )
 
 
 # Splits of clusters
 
 
-def _splits_of(run: RunFiles, most_clients: int) -> Figure | None:
+def splits(run: RunFiles, most: int) -> Figure | None:
+    """Draws the splits of clusters over the rounds; None without splits, or with too many clusters."""
     if run.memberships is not None and len(np.unique(run.memberships["cluster"])) > _MOST_BRANCHES:
         return None  # without reading a table of as many rows in each round
-    return splits(run.table("clusters"), run.match)
-
-
-def splits(rows: Sequence[Row], match: Mapping[int, int]) -> Figure | None:
-    """Draws the splits of clusters over the rounds; None without splits, or with too many clusters.
-
-    Args:
-        rows: Rows of `clusters.csv`.
-        match: Colour number of each cluster.
-    """
     parents: dict[int, int] = {}
     sizes: dict[int, dict[int, int]] = {}  # sizes by cluster and round
-    for row in rows:
+    for row in run.table("clusters"):
         cluster, parent, size = (finite_number(row.get(key)) for key in ("cluster", "parent", "size"))
         if cluster is None:
             continue
@@ -341,7 +274,7 @@ def splits(rows: Sequence[Row], match: Mapping[int, int]) -> Figure | None:
         [[Panel("", "round", "cluster", curves, points, y_ticks=ticks)]],
         "A line is a cluster, from the round in which it was split off; the number at its end counts its clients.",
         f"Tree of {len(sizes)} clusters over the rounds: {listed}.",
-        cluster_styles(sizes, match),
+        cluster_styles(sizes, run.match),
         height=max(HEIGHT, 0.6 + _BRANCH * len(sizes)),
     )
 
@@ -361,23 +294,16 @@ def _in_order(parents: Mapping[int, int], clusters: Mapping[int, Mapping[int, in
 # Shifts of the data
 
 
-def _shifts_of(run: RunFiles, most_clients: int) -> Figure | None:
-    last = int(run.rows[-1]["round"]) if run.rows else 0
-    return shifts(_rows_of(run, "shift"), _rows_of(run, "migrations"), last)
-
-
-def shifts(moved: Sequence[Row], found: Sequence[Row], last: int) -> Figure | None:
+def shifts(run: RunFiles, most: int) -> Figure | None:
     """Draws data shifts, detections and migrations over the rounds; None without shifts and detections.
 
-    Args:
-        moved: Rows of `shift.csv` that name a client.
-        found: Rows of `migrations.csv`; all are detections unless a column `detected` says which are.
-        last: Last round of the run so far.
+    All rows of `migrations.csv` are detections unless a column `detected` says which are.
     """
+    moved, found = _rows_of(run, "shift"), _rows_of(run, "migrations")
     detected = [row for row in found if row.get("detected", 1)]
     if not moved and not detected:
         return None
-    last = max([last, *(int(row["round"]) for row in (*moved, *found))])
+    last = max(int(row["round"]) for row in (*run.rows, *moved, *found))
     counts = {
         "data shifted": Counter(int(row["round"]) for row in moved),
         "drift detected": Counter(int(row["round"]) for row in detected),
@@ -418,11 +344,11 @@ def _rows_of(run: RunFiles, table: str) -> Sequence[Row]:
 
 RUN_FIGURES = (
     Kind("curve", "learning curve", lambda run, _: learning_curve({run.algorithm: run.rows}, run.score), on_page=False),
-    Kind("memberships", "memberships", _memberships_of),
-    Kind("similarity", "similarity", _similarity_of),
-    Kind("map", "map", _map_of),
-    Kind("histogram", "scores of the clients", _histogram_of),
-    Kind("splits", "splits", _splits_of),
-    Kind("shifts", "shifts", _shifts_of),
+    Kind("memberships", "memberships", memberships),
+    Kind("similarity", "similarity", similarity),
+    Kind("map", "map", client_map),
+    Kind("histogram", "scores of the clients", histogram),
+    Kind("splits", "splits", splits),
+    Kind("shifts", "shifts", shifts),
 )
 """The figures of a run, in their order on a page."""

@@ -57,7 +57,7 @@ class PictureFolder:
         return {name: file for name, files in drawn.items() for file in files or () if file.suffix == ".png"}
 
     def _write(self, kind: Kind, run: RunFiles) -> list[Path]:
-        figure = kind.make(run, MOST_CLIENTS)
+        figure = kind.draw(run, MOST_CLIENTS)
         return [] if figure is None else write_figure(figure, self.path / kind.name, self.formats)
 
 

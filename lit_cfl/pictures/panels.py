@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 from matplotlib import rc_context
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import ListedColormap
@@ -76,7 +75,6 @@ _HEIGHT = 1.55  # height of a panel
 _T = TypeVar("_T")
 _MARKS = 8  # approximate number of markers of a long curve
 _MOST_GROUPS = 20  # maximum number of names at the side of a matrix
-_CROWDED = 40  # characters of labels, one next to the other, that fit the width of a figure
 _LONG = 40  # names on a horizontal axis as wide as a figure are rotated if they have more letters than this in total
 _DECADES = 100  # ratio of values up to which a logarithmic axis also labels 3, 0.3, ...
 _THIN = 0.045  # minimum share of the rows that a group needs for a mark next to it
@@ -228,7 +226,7 @@ class Panel:
         log_x, log_y: Make the horizontal or the vertical axis logarithmic.
         counts: The vertical axis counts things: its ticks are whole numbers.
         x_ticks, y_ticks: Names of places on the axes; empty = numbers.
-        matrix: Matrix instead of curves, points and bars; the matrices of a row share one colour bar.
+        matrix: Matrix instead of curves, points and bars.
         cells: Cells instead of curves, points and bars.
         bare: Draw neither numbers nor a grid, as the axes of a map have no meaning.
     """
@@ -297,17 +295,17 @@ def draw_panels(
                 if panel is None:
                     place.axis("off")
                     continue
-                _draw(place, panel, styles)
+                _draw(place, panel, styles, len(row))
                 place.set_title("" if over is not None and over.title == panel.title else panel.title)
                 shared = under is not None and under.x == panel.x
                 place.set_xlabel("" if shared else panel.x)
                 if shared and panel.x_ticks:
                     place.tick_params(labelbottom=False)
                 place.set_ylabel("" if left is not None and left.y == panel.y else panel.y)
-            _add_colour_bar(figure, row, places)
         figure.align_ylabels()
         if known and len(styles) > 1:
-            add_legend(figure, [_handle(panels, name, styles[name]) for name in known], min(per_line, len(known)))
+            handles = [_handle(panels, name, styles[name]) for name in known]
+            figure.legend(handles=handles, loc="outside lower center", ncols=per_line, frameon=False)
     return figure
 
 
@@ -328,13 +326,7 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def add_legend(figure: Figure, handles: Sequence[Artist], per_line: int) -> None:
-    """Adds a legend below a figure, filled row by row, unlike matplotlib's own."""
-    by_column = [handle for column in range(per_line) for handle in handles[column::per_line]]
-    figure.legend(handles=by_column, loc="outside lower center", ncols=per_line, frameon=False)
-
-
-def _draw(axes: Axes, panel: Panel, styles: Mapping[str, Style]) -> None:
+def _draw(axes: Axes, panel: Panel, styles: Mapping[str, Style], columns: int) -> None:
     for k, curve in enumerate(panel.curves):
         _draw_curve(axes, curve, styles[curve.name], k)
     for bars in panel.bars:
@@ -348,7 +340,7 @@ def _draw(axes: Axes, panel: Panel, styles: Mapping[str, Style]) -> None:
         axes.set_ylim(*panel.limits)
     if panel.x_limits is not None:
         axes.set_xlim(*panel.x_limits)
-    _set_ticks(axes, panel)
+    _set_ticks(axes, panel, columns)
     if panel.matrix is not None:
         _draw_matrix(axes, panel.matrix)
     if panel.cells is not None:
@@ -376,36 +368,29 @@ def _draw_points(axes: Axes, points: Points, style: Style, gid: str) -> None:
         axes.annotate(label, (x, y), (3, 3), textcoords="offset points", fontsize=7, color=style.colour)
 
 
-def _set_ticks(axes: Axes, panel: Panel) -> None:
+def _set_ticks(axes: Axes, panel: Panel, columns: int) -> None:
     parts: list[Curve | Points] = [*panel.curves, *panel.points]
     across = [value for part in parts for value in part.x]
     up = [value for part in parts for value in part.y] + [height for bars in panel.bars for height in bars.height]
     counts = panel.counts or (_are_whole(up) and (bool(panel.bars) or max(up) > 1))
-    for axis, values, is_log, whole in (
-        (axes.xaxis, across, panel.log_x, _are_whole(across)),
-        (axes.yaxis, up, panel.log_y, counts),
+    for axis, values, is_log, whole, most in (
+        (axes.xaxis, across, panel.log_x, _are_whole(across), 5 if columns == 1 else 3),
+        (axes.yaxis, up, panel.log_y, counts, 5),
     ):
         if is_log:
             _set_log_ticks(axis, values, whole)
         else:
-            axis.set_major_locator(_locator(5, whole))
-    if across and not (panel.log_x or panel.x_ticks) and _is_crowded(axes):
-        axes.xaxis.set_major_locator(_locator(3, _are_whole(across)))
+            axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 5, 10], integer=whole, min_n_ticks=1 if whole else 2))
     for axis, ticks in ((axes.xaxis, panel.x_ticks), (axes.yaxis, panel.y_ticks)):
         if ticks:
             axis.set_ticks(list(ticks), list(map(plain, ticks.values())))
-    if sum(map(len, panel.x_ticks.values())) * _count_columns(axes) > _LONG:
+    if sum(map(len, panel.x_ticks.values())) * columns > _LONG:
         axes.tick_params(axis="x", rotation=45)
         for label in axes.get_xticklabels():
             label.set_horizontalalignment("right")
     if panel.bare:
         axes.grid(visible=False)
         axes.tick_params(length=0, labelbottom=False, labelleft=False)
-
-
-def _locator(most: int, whole: bool) -> MaxNLocator:
-    """Chooses ticks; of whole numbers at least one, and none between them."""
-    return MaxNLocator(most, steps=[1, 2, 5, 10], integer=whole, min_n_ticks=1 if whole else 2)
 
 
 def _set_log_ticks(axis: Axis, values: Sequence[float], whole: bool) -> None:
@@ -416,29 +401,14 @@ def _set_log_ticks(axis: Axis, values: Sequence[float], whole: bool) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def _is_crowded(axes: Axes) -> bool:
-    """Returns whether labels on the horizontal axis would touch, such as 0.388, 0.390, ... in a narrow panel."""
-    ticks = list(axes.get_xticks())
-    if len(ticks) < 2:
-        return False
-    longest = max(map(len, axes.xaxis.get_major_formatter().format_ticks(ticks)))
-    low, high = axes.get_xlim()
-    return bool(longest * (high - low) / (ticks[1] - ticks[0]) * _count_columns(axes) > _CROWDED)
-
-
-def _count_columns(axes: Axes) -> int:
-    """Returns the number of panels that are side by side in the figure of these axes."""
-    spec = axes.get_subplotspec()
-    return 1 if spec is None else spec.get_gridspec().ncols
-
-
 def _are_whole(values: Sequence[float]) -> bool:
     return len(values) > 0 and all(float(value).is_integer() for value in values)
 
 
 def _draw_matrix(axes: Axes, matrix: HeatMap) -> None:
     axes.grid(visible=False)
-    axes.imshow(matrix.values, interpolation="none", cmap="viridis", vmin=matrix.low, vmax=matrix.high)
+    shown = axes.imshow(matrix.values, interpolation="none", cmap="viridis", vmin=matrix.low, vmax=matrix.high)
+    axes.figure.colorbar(shown, ax=axes, label=matrix.label, aspect=15)
     edges, names = stretches(matrix.groups)
     if names:
         axes.set(xticks=[], yticks=[])
@@ -466,14 +436,6 @@ def _draw_cells(axes: Axes, cells: Cells, styles: Mapping[str, Style]) -> None:
     for middle, mark in cells.row_labels if cells.marks else ():
         place: Any = axes.get_yaxis_transform()
         axes.annotate(mark, (1, middle), (2, 0), place, "offset points", va="center", fontsize=7)
-
-
-def _add_colour_bar(figure: Figure, row: Sequence[Panel | None], places: Sequence[Axes]) -> None:
-    """Adds a colour bar to the right of a row of panels, if one of them has a matrix."""
-    shown = [(panel.matrix, place) for panel, place in zip(row, places, strict=True) if panel and panel.matrix]
-    if shown:
-        matrix, place = shown[0]
-        figure.colorbar(place.images[0], ax=[place for _, place in shown], label=matrix.label, aspect=15)
 
 
 def _draw_diagonal(axes: Axes, half_width: float) -> None:

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
-import yaml
 
 from lit_cfl.data.npz import read_npz
-from lit_cfl.data.partition_file import read_about, true_clusters_in
+from lit_cfl.data.partition_file import read_about
 from lit_cfl.metric_names import TEXT_COLUMNS, Row
 from lit_cfl.pictures.colours import match_colours
 from lit_cfl.pictures.figure import finite_number
@@ -22,7 +20,6 @@ from lit_cfl.storage.config_file import OtherFormatError, stored_config
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.storage.digests import SUMS
 from lit_cfl.storage.lock import is_locked
-from lit_cfl.storage.yaml_files import parse_yaml
 
 _NUMBERS = ("metrics.csv", "clusters.csv")  # tables in which every column holds numbers
 _SNAPSHOT = ("clients", "similarity", "projection", "cluster", "true_cluster", "compared")
@@ -125,14 +122,11 @@ class RunFiles:
 
     @cached_property
     def memberships(self) -> dict[str, np.ndarray] | None:
-        """Memberships from `memberships.npz`, or from the checkpoint of an unfinished run; None = unknown."""
+        """Memberships up to the end of the run; None = unknown."""
         if self.latest is not None:
             return self.latest.memberships()
         file = self.path / "memberships.npz"
-        if file.exists():
-            return attempt(self.problems, file, lambda: read_npz(file, required=("rounds", "cluster", "true_cluster")))
-        saved = self.path / "checkpoint.pt"
-        return None if self.over else attempt(self.problems, saved, lambda: _read_memberships(self.path))
+        return attempt(self.problems, file, lambda: read_npz(file, required=("rounds", "cluster", "true_cluster")))
 
     @cached_property
     def partition(self) -> Mapping[str, Any]:
@@ -193,8 +187,6 @@ def read_run(path: Path, latest: RoundView | None = None) -> RunFiles:
     config = attempt(problems, path / "config.yaml", lambda: stored_config(path)) or {}
     if not (path / "config.yaml").exists():
         problems.append(f"{path / 'config.yaml'} is missing.")
-    elif not config:  # the file was changed or cut off, but may still name the algorithm
-        config = _read_config(path / "config.yaml")
     summary = _json(problems, path / "summary.json")
     over = (path / SUMS).exists() or summary is not None
     environment = _json(problems, path / "environment.json") or {}
@@ -204,14 +196,6 @@ def read_run(path: Path, latest: RoundView | None = None) -> RunFiles:
     for file in sorted(path.glob("*.csv")) if latest is None else ():
         run.table(file.stem)  # a page names each damaged table
     return run
-
-
-def _read_config(file: Path) -> dict[str, Any]:
-    try:
-        found = parse_yaml(file.read_text("utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _json(problems: list[str], file: Path) -> dict[str, Any] | None:
@@ -236,18 +220,3 @@ def _is_whole(row: Row, file: str) -> bool:
     if file == "metrics.csv" and not any(str(name).startswith("val/weighted_") for name in row):
         return False
     return file not in _NUMBERS or not any(isinstance(value, str) for value in row.values())
-
-
-def _read_memberships(path: Path) -> dict[str, np.ndarray] | None:
-    content = torch.load(path / "checkpoint.pt", weights_only=True, map_location="cpu", mmap=True)
-    kept = content["memberships"]
-    if not kept:
-        return None  # no round was evaluated yet
-    partition = true_clusters_in(path / "partition.npz")
-    cluster = torch.stack([clusters.int() for clusters in kept.values()]).numpy()
-    unknown = np.full(cluster.shape[1], -1)
-    return {
-        "rounds": np.array(list(kept)),
-        "cluster": cluster,
-        "true_cluster": unknown if partition is None else partition,
-    }

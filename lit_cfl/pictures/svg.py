@@ -6,7 +6,7 @@ from io import StringIO
 
 from matplotlib import rc_context
 
-from lit_cfl.pictures.figure import Figure, draw
+from lit_cfl.pictures.figure import Figure, draw, short
 from lit_cfl.pictures.panels import Note
 
 _DPI = 150  # resolution of cells
@@ -39,5 +39,5 @@ def _add_notes(figure: Figure, svg: str) -> str:
 
 def _title(note: Note) -> str:
     """Writes a note as the content and the end of its mark."""
-    lines = [f"{name} {value}" for name, value in note.items() if value is not None]
+    lines = [f"{name} {short(value)}" for name, value in note.items() if value is not None]
     return f"><title>{escape(chr(10).join(lines))}</title></use>"

@@ -91,7 +91,7 @@ def figures_of(run: RunFiles, name: str, runs: int) -> list[Figure]:
     """
     guard = DrawingGuard(lambda line: run.problems.append(f"{run.path}: {line}."))  # tables may hold anything
     most = max(_FEWEST, min(MOST_CLIENTS, _CLIENTS // runs))
-    made = [guard(kind.title, partial(kind.make, run, most)) for kind in RUN_FIGURES if kind.on_page]
+    made = [guard(kind.title, partial(kind.draw, run, most)) for kind in RUN_FIGURES if kind.on_page]
     return [replace(figure, name=f"{name}-{figure.name}") for figure in made if figure is not None]
 
 

@@ -1,11 +1,14 @@
 """The elements of a page: sections of paragraphs, tables, figures and images, independent of HTML."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import yaml
 
 from lit_cfl.pictures.figure import Figure, Table
 
-__all__ = ["Block", "Code", "Figure", "Page", "Section", "Table", "Text"]
+__all__ = ["Block", "Code", "Figure", "Page", "Section", "Table", "Text", "as_yaml"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,11 @@ class Code:
 
 
 Block = Text | Code | Table | Figure
+
+
+def as_yaml(content: Mapping[str, Any], title: str) -> Code:
+    """Shows the content of a file as YAML on demand."""
+    return Code(yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True), title, folded=True)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,8 @@
 """`lit-cfl report`: writes the page, and figures for a paper."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-
-from rich.progress import Progress
 
 from lit_cfl.errors import SaveError
 from lit_cfl.pictures.files import write_figure
@@ -16,8 +14,6 @@ from lit_cfl.report.options import read_arguments
 from lit_cfl.report.page import as_html
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically
 
-_DPI = 300  # resolution of a figure for a paper
-
 
 def report(arguments: Sequence[str]) -> int:
     """Writes the page that shows some directories and, on request, the page's figures."""
@@ -28,28 +24,24 @@ def report(arguments: Sequence[str]) -> int:
         with name_write_errors(out.parent):
             out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, lambda file: file.write(as_html(page)))
-    if given.figures is not None:
-        with Progress(console=console, transient=True, disable=not console.is_interactive) as progress:
-            task = progress.add_task("drawing figures", total=len(page.figures))
-            write_figures(page, Path(given.figures), lambda: progress.advance(task))
-        console.print(f"Figures: {given.figures}", soft_wrap=True)
+        if given.figures is not None:
+            write_figures(page, Path(given.figures))
+            console.print(f"Figures: {given.figures}", soft_wrap=True)
     console.print(f"Page: {out}", soft_wrap=True)
     return 0
 
 
-def write_figures(page: Page, folder: Path, drawn: Callable[[], object]) -> None:
+def write_figures(page: Page, folder: Path) -> None:
     """Writes a page's figures into a folder as PNG and PDF for a paper; skips those that cannot be drawn.
 
     Args:
         page: Page with figures.
         folder: Folder of the files.
-        drawn: Called after each figure.
 
     Raises:
         SaveError: a file could not be written.
     """
     guard = DrawingGuard(passed=(SaveError,))
     for figure in page.figures:
-        write = partial(write_figure, figure, folder / figure.name, ("png", "pdf"), titled=False, dpi=_DPI)
+        write = partial(write_figure, figure, folder / figure.name, ("png", "pdf"), titled=False)
         guard(f"figure {figure.name}", write)
-        drawn()

@@ -4,16 +4,15 @@ from collections.abc import Sequence
 from functools import partial
 from statistics import fmean
 
-from lit_cfl.errors import InputError, join_ids
+from lit_cfl.errors import InputError
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.ranks import rank_diagram
 from lit_cfl.report.blocks import Block, Section, Table, Text
 from lit_cfl.report.overview import describe_uneven, last_value, read_comparison
-from lit_cfl.report.sources import ReportSource, data_of, have_same_data, main_score_of
+from lit_cfl.report.sources import ReportSource, have_same_data, main_score_of
 from lit_cfl.scores import Score
 from lit_cfl.statistics import LEVEL, Ranking, friedman
 
-_HELD_OUT = ("validation", "test", "newcomers")  # options of data that only say what is not trained on
 _FEWEST = 3  # minimum number of methods for Friedman's test
 
 
@@ -40,7 +39,6 @@ def list_sections(sources: Sequence[ReportSource], problems: list[str]) -> tuple
         if uneven := describe_uneven(source.groups):
             problems.append(f"{name}: the ranked figures are {uneven}.")
     ranking = friedman(_of_common_methods(scores, problems), score.higher_is_better)
-    problems += _note_equal_sources(names, sources)
     order = list(ranking.mean_ranks)
     rows = [
         [method, *(f"{scores[name][method]:.3f}" for name in names), f"{ranking.mean_ranks[method]:.2f}"]
@@ -63,24 +61,6 @@ def _headline(ranking: Ranking) -> str:
     if ranking.p_value < 1 - LEVEL:
         found = f"Nemenyi's test tells apart those that differ by more than {ranking.critical_difference:.2f}"
     return f"Mean ranks over {ranking.data_sets} data sets (1 = best on each): {listed}. {found}."
-
-
-def _note_equal_sources(names: Sequence[str], sources: Sequence[ReportSource]) -> list[str]:
-    """Returns notes on comparisons whose data are equal, except for the examples or clients that are held out."""
-    seen: dict[str, str] = {}
-    notes = []
-    for name, source in zip(names, sources, strict=True):
-        group = source.groups[0]
-        if not group.first.config.get("data"):
-            continue
-        # the options of arrays given in Python do not have their content
-        other = seen.setdefault(repr((data_of(group, _HELD_OUT), group.first.partition.get("data"))), name)
-        if other != name:
-            notes.append(
-                f"{other} and {name} have the same data, except for what is held out ({join_ids(_HELD_OUT)}), but "
-                "count as two data sets here: give only one of them."
-            )
-    return notes
 
 
 def _common_score(sources: Sequence[ReportSource]) -> Score:

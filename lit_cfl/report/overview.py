@@ -143,20 +143,6 @@ def headline(groups: Sequence[Group], score: Score) -> list[str]:
         lines += [f"These are {uneven}."] if uneven else []
     if partly:
         lines.append(f"Test {score.title} is unknown under some seeds of {', '.join(partly)}.")
-    by_name = {group.name: group for group in groups}
-    best_first = sorted(means, key=lambda name: means[name], reverse=score.higher_is_better) or list(by_name)
-    # Oracle is left out, since it is given the true clusters
-    shown = next((by_name[name] for name in best_first if by_name[name].first.algorithm != "Oracle"), None)
-    if shown is None:
-        return lines
-    ari, count, clients = (
-        last_value(shown.first, name) for name in ("clusters/ari", "clusters/count", "clients/evaluated")
-    )
-    # with as many clusters as clients (Local), no clients share a model
-    if count is not None and count > 1 and count != clients:
-        agreement = "" if ari is None else f" Their agreement with the true clusters is {ari:.2f} (1 = equal)."
-        subject = f"Under the first seed, {shown.name}" if len(shown.runs) > 1 else shown.name
-        lines.append(f"{subject} divides the clients into {count:g} clusters.{agreement}")
     return lines
 
 

@@ -6,12 +6,9 @@ from importlib.resources import files
 
 from jinja2 import Environment
 
-from lit_cfl.pictures.figure import Figure
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.svg import as_svg
-from lit_cfl.report.blocks import Page, Section
-
-MOST_BYTES = 2 * 2**20
+from lit_cfl.report.blocks import Page
 
 
 def as_html(page: Page) -> bytes:
@@ -19,18 +16,12 @@ def as_html(page: Page) -> bytes:
     problems: list[str] = []
     guard = DrawingGuard(lambda line: problems.append(f"{line}."))
     drawn = {figure.name: guard(figure.title, partial(as_svg, figure)) for figure in page.figures}
-    sections = [_with_drawn(section, {name for name, svg in drawn.items() if svg}) for section in page.sections]
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["kind"] = lambda block: type(block).__name__
     text = environment.from_string(_read("page.html")).render(
-        page=replace(page, sections=sections, problems=[*page.problems, *problems]), drawn=drawn, css=_read("page.css")
+        page=replace(page, problems=[*page.problems, *problems]), drawn=drawn, css=_read("page.css")
     )
     return text.encode()
-
-
-def _with_drawn(section: Section, names: set[str]) -> Section:
-    blocks = [block for block in section.blocks if not isinstance(block, Figure) or block.name in names]
-    return replace(section, blocks=blocks, parts=[_with_drawn(part, names) for part in section.parts])
 
 
 def _read(name: str) -> str:

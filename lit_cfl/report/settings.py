@@ -1,14 +1,11 @@
 """The page's last section: configuration, differences between runs, environment, and commands."""
 
-import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from lit_cfl.report.blocks import Block, Code, Section, Table
+from lit_cfl.report.blocks import Block, Code, Section, Table, as_yaml
 from lit_cfl.report.sources import Group
 from lit_cfl.runs.resume import flat_options
 
@@ -27,13 +24,8 @@ def section(groups: Sequence[Group], command: Sequence[str]) -> Section:
     if differing is not None:
         blocks.append(differing)
     for group in groups:
-        config = group.first.config
-        if config:
-            text = yaml.safe_dump(json.loads(json.dumps(config, default=str)), sort_keys=False, allow_unicode=True)
-            blocks.append(Code(text, f"Configuration of {group.name}", folded=True))
-    environment = _environment(groups)
-    if environment is not None:
-        blocks.append(environment)
+        contents = {"Configuration": group.first.config, "Environment": group.first.environment}
+        blocks += [as_yaml(found, f"{what} of {group.name}") for what, found in contents.items() if found]
     from_files = [one for one in groups if one.first.config and not one.first.config.get("made_in_python")]
     again = "\n".join(map(_repeats, from_files))
     if again:
@@ -62,26 +54,6 @@ def _differing(groups: Sequence[Group]) -> Table | None:
 def _options(group: Group) -> dict[str, Any]:
     found = flat_options({key: value for key, value in group.first.config.items() if key not in _SAID_APART})
     return {name: value for name, value in found.items() if not name.startswith("baseline")}
-
-
-def _environment(groups: Sequence[Group]) -> Table | None:
-    found: dict[str, dict[str, str]] = {}
-    for group in groups:
-        for run in group.runs:
-            for name, value in _flat_environment(run.environment).items():
-                found.setdefault(name, {}).setdefault(value, group.name)
-    rows = [[name, "; ".join(values)] for name, values in found.items() if name not in ("run_id", "scores")]
-    return Table("Environment", ["", ""], rows, folded=True) if rows else None
-
-
-def _flat_environment(environment: Mapping[str, Any]) -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for name, value in environment.items():
-        if isinstance(value, Mapping):
-            flat |= {str(key): "not installed" if own is None else str(own) for key, own in value.items()}
-        else:
-            flat[name] = ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
-    return flat
 
 
 def _repeats(group: Group) -> str:

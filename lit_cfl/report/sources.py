@@ -76,21 +76,6 @@ class ReportSource:
     problems: list[str] = field(default_factory=list)
 
 
-def kind_of(path: Path) -> Kind:
-    """Returns the kind of a directory: run, comparison or study.
-
-    Raises:
-        InputError: there is no such directory, or it contains no run, comparison or study.
-    """
-    require_directory(path)
-    kind = _find_kind(path)
-    if kind is not None:
-        return kind
-    inside = sorted(part for part in path.iterdir() if part.is_dir() and _find_kind(part))
-    hint = f", but its folders do: give one of them, such as {inside[-1]}" if inside else ""
-    raise InputError(f"{path} holds no run, comparison or study{hint}")
-
-
 def _find_kind(path: Path) -> Kind | None:
     if (path / RECORD).is_file():
         return "comparison"
@@ -101,7 +86,12 @@ def _find_kind(path: Path) -> Kind | None:
 
 def read_source(path: Path) -> ReportSource:
     """Reads a directory. Raises InputError if it contains no run, comparison or study."""
-    kind = kind_of(path)
+    require_directory(path)
+    kind = _find_kind(path)
+    if kind is None:
+        inside = sorted(part for part in path.iterdir() if part.is_dir() and _find_kind(part))
+        hint = f", but its folders do: give one of them, such as {inside[-1]}" if inside else ""
+        raise InputError(f"{path} holds no run, comparison or study{hint}")
     if kind == "comparison":
         return _comparison(path)
     return _run(path) if kind == "run" else ReportSource(path, kind)
@@ -197,7 +187,7 @@ def _find_different_data(groups: Sequence[Group]) -> tuple[Path, Path, str] | No
     """Finds two directories with different data, and describes the difference; None if there is none."""
     known = [group for group in groups if group.first.config.get("data")]
     for group in known[1:]:
-        found = differences(data_of(known[0]), data_of(group))
+        found = differences(_data_of(known[0]), _data_of(group))
         if found:
             more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
             return known[0].path, group.path, "; ".join(found[:3]) + more
@@ -214,12 +204,12 @@ def _find_different_data(groups: Sequence[Group]) -> tuple[Path, Path, str] | No
     return None
 
 
-def data_of(group: Group, ignored: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns a group's options of data, without those that may differ for the same data, and without ignored ones."""
+def _data_of(group: Group) -> dict[str, Any]:
+    """Returns a group's options of data, without those that may differ for the same data."""
     data = json.loads(json.dumps(group.first.config["data"], default=str))
     options = data.get("init_args") if isinstance(data, dict) else None
     if isinstance(options, dict):
-        data["init_args"] = {key: value for key, value in options.items() if key not in (*_MAY_DIFFER, *ignored)}
+        data["init_args"] = {key: value for key, value in options.items() if key not in _MAY_DIFFER}
     return {"data": data}
 
 

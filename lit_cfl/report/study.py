@@ -7,14 +7,12 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-import yaml
-
 from lit_cfl.errors import count_noun
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.figure import finite_number
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.run_files import attempt
-from lit_cfl.report.blocks import Block, Code, Section, Text
+from lit_cfl.report.blocks import Block, Code, Section, Text, as_yaml
 from lit_cfl.report.overview import read_comparison
 from lit_cfl.scores import CLASSIFIER, read_scores
 from lit_cfl.storage.csv_log import read_table
@@ -128,8 +126,7 @@ def section(study: SavedStudy, name: str, guard: DrawingGuard) -> Section:
     if best.exists():
         blocks.append(Code(best.read_text("utf-8"), f"The best trial's experiment ({BEST})", folded=True))
     if study.content:
-        text = yaml.safe_dump(dict(study.content), sort_keys=False, allow_unicode=True)
-        blocks.append(Code(text, f"The study ({STUDY})", folded=True))
+        blocks.append(as_yaml(study.content, f"The study ({STUDY})"))
     if best.exists():
         row = study.objective.best(study.finished)
         trial = f"lit-cfl report {quote(str(path / 'trials' / str(row['trial_id'])))}\n" if row else ""

@@ -40,7 +40,6 @@ from lit_cfl.storage.digests import renew_sums
 from lit_cfl.storage.lock import lock_directory
 from lit_cfl.tracking.offline import sync_line
 from lit_cfl.tracking.trackers import Trackers
-from lit_cfl.tracking.wandb_run import load_early
 
 SAME_START = (
     "The runs of all seeds started from one initial model: the module sets a seed itself, or starts from constants or "
@@ -330,7 +329,6 @@ def _recorder(
     plan: Plan | None = None,
 ) -> Recorder:
     """Builds the recorder of a run, after loading its data and building its engine. Writes nothing."""
-    load_early(experiment.tracking.requested_mode())
     prepared = experiment.prepare(experiment.seeds[0], callbacks.activity, plan)
     algorithm, shifting = experiment.algorithm, bool(experiment.data.shift)
     scores = prepared.engine.scores

@@ -25,6 +25,7 @@ from time import perf_counter, thread_time
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 
 from lit_cfl import run
@@ -36,6 +37,8 @@ from lit_cfl.experiment import Experiment
 from lit_cfl.nets import MCLR
 from lit_cfl.pictures.figures import similarity
 from lit_cfl.pictures.files import write_figure
+from lit_cfl.pictures.run_files import read_run
+from lit_cfl.pictures.sample import MOST_CLIENTS
 from lit_cfl.runs.recorder import Recorder
 from lit_cfl.runs.rows import snapshot
 from lit_cfl.storage.csv_log import read_table
@@ -101,7 +104,9 @@ def measure_picture(clients: int) -> str:
     alike = Similarity(torch.arange(clients), directions @ directions.T)
     arrays = snapshot(SimpleNamespace(data=SimpleNamespace(true_clusters=true)), alike, true)
     with tempfile.TemporaryDirectory() as folder:
-        write_figure(similarity(0, arrays), Path(folder) / "similarity", ["png"])
+        (Path(folder) / "snapshots").mkdir()
+        np.savez(Path(folder) / "snapshots" / "0.npz", **arrays)
+        write_figure(similarity(read_run(Path(folder)), MOST_CLIENTS), Path(folder) / "similarity", ["png"])
     return f"{clients:,} | {perf_counter() - begun:.2f} | {before:,.0f} | {read_peak_mib():,.0f}"
 
 

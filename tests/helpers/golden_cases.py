@@ -20,7 +20,6 @@ from lit_cfl.config.variants import build
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.experiment import Experiment
 from lit_cfl.metric_names import CLIENTS, CLUSTERS, METRICS
-from lit_cfl.runs.client_rounds import part_name, write_part
 from lit_cfl.storage.config_file import write_config
 from lit_cfl.tune.check import PreparedStudy
 from lit_cfl.tune.journal import NUMBER, REPEATS, RESULT, Journal
@@ -36,26 +35,12 @@ FOUND = {  # clusters of the clients by round
     4: [2, 2, 2, 2, 0, 0, 0, 1, 1],
 }
 SPLITS = [  # round, cluster, parent, size
-    *(
-        (1, 0, None, 9),
-        (2, 0, 0, 6),
-        (2, 2, 0, 3),
-        (3, 0, 0, 5),
-        (3, 2, 0, 4),
-        (4, 0, 0, 3),
-        (4, 1, 0, 2),
-        (4, 2, 0, 4),
-    ),
+    *((1, 0, None, 9), (2, 0, 0, 6), (2, 2, 0, 3), (3, 0, 0, 5), (3, 2, 0, 4), (4, 0, 0, 3), (4, 1, 0, 2), (4, 2, 0, 4))
 ]
 ACCURACIES = {  # test, validation, worst tenth by round
     **{1: (0.25, 0.375, 0.0625), 2: (0.5, 0.4375, 0.125), 3: (0.46875, 0.5, 0.1875), 4: (0.75, 0.625, 0.3125)},
 }
 OF_CLIENTS = (0.15, 0.35, 0.35, 0.625, 0.75, 0.8125, 0.95, 0.45, None)  # score of each client
-LAYERS = ("round", "cluster", "layer", "silhouette", "gap", "chosen")
-COMPARED = [  # one row per layer
-    *((2, 0, "conv", 0.25, 0.5, 0), (2, 0, "fc", 0.75, -0.125, 1), (2, 0, "1.10", 0.375, 0.0625, 0)),
-    *((4, 2, "conv", 0.5, 0.1875, 1), (4, 2, "fc", 0.4375, 0.25, 1), (4, 2, "1.10", None, 0.3125, 0)),
-]
 
 
 def usual_rows(numbers: Sequence[int]) -> list[dict[str, Any]]:
@@ -68,10 +53,7 @@ def _usual_row(number: int) -> dict[str, Any]:
     row = {"test/weighted_accuracy": test, "val/weighted_accuracy": validation, "test/worst10_accuracy": worst}
     row |= {"test/mean_accuracy": test - 0.03125, "test/loss": 3.5 - 0.75 * number, "train/loss": 2.25 / number}
     row |= {"train/discrepancy": 0.125 * number**2, "clusters/count": (1, 2, 2, 3)[number - 1]}
-    row |= {
-        "clusters/ari": (0.0, 0.25, 0.4375, 0.6875)[number - 1],
-        "clusters/churn": (None, 0.5, 0.125, 0.25)[number - 1],
-    }
+    row |= {"clusters/ari": (0.0, 0.25, 0.4375, 0.6875)[number - 1], "clusters/churn": 0.5 / number}
     row |= {"clusters/ami": 0.1875 * number, "clusters/assigned": 9, "clusters/unobserved": 0, "clients/evaluated": 9}
     row |= {"traffic/mib": (1.5, 3.25, 4.0, 6.5)[number - 1], "traffic/round_mib": (1.5, 1.75, 0.75, 2.5)[number - 1]}
     row |= {"local/steps": 40 * number**2, "local/examples": 310 * number, "local/scored_examples": 70 * number}
@@ -96,11 +78,11 @@ def change_summary(path: Path, **changes: Any) -> Path:
 
 def write_clusters(path: Path, until: int = 4) -> None:
     columns = ("round", "cluster", "parent", "size")
-    write_table(path / "clusters.csv", CLUSTERS, _rows(columns, [row for row in SPLITS if row[0] <= until]))
+    write_table(path / "clusters.csv", CLUSTERS, rows_of(columns, [row for row in SPLITS if row[0] <= until]))
 
 
-def write_memberships(path: Path) -> None:
-    arrays = {"rounds": np.array(list(FOUND)), "cluster": np.array(list(FOUND.values())), "true_cluster": TRUE}
+def write_memberships(path: Path, true: np.ndarray = TRUE) -> None:
+    arrays = {"rounds": np.array(list(FOUND)), "cluster": np.array(list(FOUND.values())), "true_cluster": true}
     np.savez(path / "memberships.npz", **arrays)
 
 
@@ -127,7 +109,7 @@ def write_snapshots(path: Path, rounds: Sequence[int] = (2, 4)) -> None:
         np.savez(path / "snapshots" / f"{number}.npz", clients=clients, compared=np.array(9), **halves, **found)
 
 
-def _rows(columns: Sequence[str], values: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
+def rows_of(columns: Sequence[str], values: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in values]
 
 
@@ -154,20 +136,15 @@ def finished_run(path: Path) -> Path:
 def run_of_layers(path: Path) -> Path:
     """Writes a run of LayerCFL without known true clusters, which stopped early."""
     path, rows = started_run(path, algorithm={"class_path": "lit_cfl.algorithms.LayerCFL", "init_args": {}}, rounds=9)
-    write_table(path / "layers.csv", LAYERS, _rows(LAYERS, COMPARED))
     rows[-1] |= {"clusters/ari": None}
     write_table(path / "metrics.csv", METRICS, rows)
-    arrays = {"rounds": np.array(list(FOUND)), "cluster": np.array(list(FOUND.values()))}
-    np.savez(path / "memberships.npz", **arrays, true_cluster=np.full(9, -1))
+    write_memberships(path, np.full(9, -1))
     return finish(path, rows, algorithm="LayerCFL", stopped="the loss is below 1")
 
 
 def unfinished_run(path: Path) -> Path:
-    """Writes a run that was interrupted in round 4: its memberships are in the checkpoint, and its last row is half."""
+    """Writes a run that was interrupted in round 4: its last row is half."""
     path, _ = started_run(path, (1, 2, 3))
-    kept = {1: torch.tensor(FOUND[1]), 3: torch.tensor([2, 2, 2, 2, 0, 0, 0, -1, 0])}
-    torch.save({"memberships": kept}, path / "checkpoint.pt")
-    np.savez(path / "partition.npz", true_cluster=TRUE)
     with (path / "metrics.csv").open("a") as file:
         file.write("4,0.9375,0.8")
     return path
@@ -187,24 +164,16 @@ def drifting_run(path: Path) -> Path:
     drift = {"class_path": "lit_cfl.algorithms.FedDrift", "init_args": {}}
     made_run(path, rows, snapshots=0, over=False, rounds=12, algorithm=drift)
     (path / "clusters.csv").unlink()
-    write_table(path / "shift.csv", ("round", "client"), _rows(("round", "client"), SHIFTED))
+    write_table(path / "shift.csv", ("round", "client"), rows_of(("round", "client"), SHIFTED))
     columns = ("round", "client", "cluster_before", "cluster_after", "detected")
-    write_table(path / "migrations.csv", columns, _rows(columns, NOTICED))
+    write_table(path / "migrations.csv", columns, rows_of(columns, NOTICED))
     return finish(path, rows, algorithm="FedDrift")
 
 
 def run_with_newcomers(path: Path) -> Path:
-    """Writes a run with names, two newcomers, scores of each client in each round, and mixtures of models."""
+    """Writes a run with names and two newcomers."""
     path, rows = started_run(path, algorithm={"class_path": "lit_cfl.algorithms.FedEM", "init_args": {}})
     write_clients(path, [f"station {'CADBHGFEI'[k]}" for k in range(9)], newcomers=2)
-    table = (path / "clients.csv").read_text().splitlines()
-    weights = [(1, 2, 5), (0, 1, 7), (2, 1, 5), (0, 2, 6), (5, 2, 1), (6, 0, 2), (4, 3, 1), (1, 6, 1), None]
-    cells = ["weight_0,weight_1,weight_2", *(",".join(str(w / 8) for w in own) if own else ",," for own in weights)]
-    (path / "clients.csv").write_text("".join(f"{line},{more}\n" for line, more in zip(table, cells, strict=True)))
-    for number in (1, 2, 4):
-        scores = np.array([np.nan if value is None else value * number / 4 for value in OF_CLIENTS])
-        columns = {"round": np.full(9, number), "client": np.arange(9), "cluster": np.array(FOUND[max(number, 3)])}
-        write_part(path / part_name(number), columns | {"n": np.arange(9) + 3, "accuracy": scores})
     return finish(path, rows, algorithm="FedEM", **{"test/newcomers_accuracy": 0.40625})
 
 

@@ -20,7 +20,7 @@ from golden_cases import study_files
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.collections import LineCollection, PathCollection, PolyCollection, QuadMesh
+from matplotlib.collections import LineCollection, PolyCollection, QuadMesh
 from matplotlib.colors import ListedColormap, to_hex
 from matplotlib.figure import Figure as Drawn
 from matplotlib.legend import Legend
@@ -35,20 +35,15 @@ from lit_cfl.compare.command import write_picture
 from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.results import Results, collect
 from lit_cfl.compare.tables import show_table, write_tables
-from lit_cfl.config.parser import parse_run
 from lit_cfl.data import FederatedData
 from lit_cfl.experiment import Experiment
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures import data as data_pictures
 from lit_cfl.pictures import folder
-from lit_cfl.pictures.colours import match_colours
 from lit_cfl.pictures.figure import Figure, Table, draw
-from lit_cfl.pictures.files import write_figure
-from lit_cfl.pictures.panels import Curve, Panel, Style
 from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.pictures.run_files import read_run
-from lit_cfl.pictures.sample import sample
-from lit_cfl.progress import dry_run, summary_table, tables
+from lit_cfl.progress import summary_table, tables
 from lit_cfl.progress.live import LogDisplay
 from lit_cfl.report.assemble import make_page
 from lit_cfl.report.blocks import Code, Page, Section, Text
@@ -83,11 +78,8 @@ def marks_of(found: Content, number: int = 0, kind: str = "") -> list[Content]:
 
 
 def _describe_legend(legend: Legend) -> list[Content]:
-    """Describes the entries of a legend as one reads them, row by row; matplotlib lists them column by column."""
     texts = [text.get_text() for text in legend.get_texts()]
-    entries = [{"label": text} | _look(handle) for text, handle in zip(texts, legend.legend_handles, strict=True)]
-    columns = [list(places) for places in np.array_split(np.arange(len(entries)), max(1, legend._ncols))]
-    return [entries[places[k]] for k in range(len(entries)) for places in columns if k < len(places)]
+    return [{"label": text} | _look(handle) for text, handle in zip(texts, legend.legend_handles, strict=True)]
 
 
 def _describe_axes(axes: Any, entries: Sequence[Content]) -> Content:
@@ -145,10 +137,6 @@ def _describe_collection(group: Any) -> Content:
         values = np.ma.filled(np.ma.asarray(group.get_array(), dtype=float), np.nan)
         places = {"left": _numbers(edges[0, :, 0]), "rows": _numbers(edges[[0, -1], 0, 1])}
         return {"kind": "cells"} | places | _describe_values(group, values)
-    if isinstance(group, PathCollection):
-        x, y = np.asarray(group.get_offsets()).T
-        colours = list(dict.fromkeys(map(to_hex, group.get_facecolors())))
-        return {"kind": "points", "x": _numbers(x), "y": _numbers(y), "colour": " ".join(colours)}
     if isinstance(group, LineCollection):
         return {"kind": "lines", "ends": [_numbers(np.ravel(line)) for line in group.get_segments()]}
     if isinstance(group, PolyCollection):
@@ -273,18 +261,16 @@ def pictures_of_run(path: Path) -> Content:
     let_runs_draw(True)
     try:
         with _taking("lit_cfl.pictures.folder") as taken:
-            folder.PictureFolder(path / "pictures", ["png"]).draw(_view_of(path))
+            folder.PictureFolder(path / "pictures", ["png"]).draw(view_of(path))
     finally:
         let_runs_draw(False)
     return taken
 
 
-def _view_of(path: Path) -> RoundView:
+def view_of(path: Path) -> RoundView:
     run = read_run(path)
     values, cluster = run.final_scores
-    return RoundView(
-        path, run.score, True, lambda: dict(run.memberships or {}), cluster, values, run.table("clusters"), {}
-    )
+    return RoundView(path, run.score, True, lambda: dict(run.memberships or {}), cluster, values)
 
 
 def picture_with_baseline(path: Path, baseline: Path) -> Content:
@@ -345,37 +331,6 @@ def picture_of_comparison(path: Path, results: Results) -> Content:
     return taken
 
 
-# Rules by themselves
-
-
-def colours_of(found: Sequence[Sequence[int]] | Sequence[int], true: Sequence[int]) -> dict[int, int]:
-    """Returns the colour number of each found cluster, next to which the true cluster of this number is drawn."""
-    return match_colours(np.array(found), np.array(true))
-
-
-def sampled(clusters: np.ndarray) -> np.ndarray:
-    """Returns the clients that a figure shows if there are too many."""
-    return sample(clusters)
-
-
-def pdf_of(path: Path) -> bytes:
-    """Returns the bytes of a figure as a PDF."""
-    figure = Figure("x", "x", [[Panel("", "round", "score", [Curve("a", [1, 2], [3, 4])])]], "", "", {"a": Style("k")})
-    (file,) = write_figure(figure, path / "x", ["pdf"])
-    return file.read_bytes()
-
-
-def importance_with(trials: int) -> dict[str, float]:
-    """Returns the importance of a parameter, the value of which is the score, after this many finished trials."""
-    from lit_cfl.tune.objective import Objective
-    from lit_cfl.tune.pictures import importance
-    from lit_cfl.tune.space_file import parse_space
-
-    usual = {"status": "finished", "origin": "search", "repeats": "", "error": None, "traffic/mib": 1.0}
-    rows = [usual | {"trial_id": str(k), "val/weighted_accuracy": k / 50, "x": k / 50} for k in range(trials)]
-    return importance(rows, parse_space({"x": {"uniform": [0.0, 1.0]}}), Objective())
-
-
 # What a terminal shows
 
 
@@ -387,12 +342,6 @@ def _printed(show: Callable[[Console], object]) -> str:
 def end_of_run(finished: FinishedRun) -> str:
     """Returns the table and the notes at the end of a run."""
     return _printed(lambda console: summary_table.closing_table(console, finished))
-
-
-def finished_run(
-    path: Path, summary: Row, baseline: FinishedRun | None = None, seeds: Sequence[FinishedRun] = ()
-) -> FinishedRun:
-    return FinishedRun(path, summary, baseline, seeds)
 
 
 def lines_of_rounds(rows: Sequence[Row], seconds: Sequence[float], rounds: int, completed: int = 0) -> str:
@@ -407,18 +356,6 @@ def lines_of_rounds(rows: Sequence[Row], seconds: Sequence[float], rounds: int, 
         display.ended("CFL")
 
     return _printed(show)
-
-
-def estimated_cost(wall: float, own: float) -> tuple[int, float]:
-    """Returns the steps of a first round and their estimated seconds; a step takes so long by clock and by thread."""
-    words = ("--data.num_clients", "8", "--cohort_size", "3", "--local.epochs", "2", "--plan.threads", "1")
-    prepared = parse_run(["--config", "quickstart", *words]).experiment.prepare(0)
-
-    def measure(prepared: Any, cohort: Any, steps: torch.Tensor) -> tuple[float, float]:
-        return wall * int(steps.sum()), own * int(steps.sum())
-
-    with patch("lit_cfl.progress.dry_run._seconds", measure):
-        return dry_run.time_cohort(prepared)
 
 
 def scores_of_splits(splits: Mapping[str, Mapping[str, Sequence[float]]]) -> str:

@@ -5,11 +5,10 @@ import json
 import os
 import re
 import struct
-import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -56,31 +55,26 @@ def folders(run: Path) -> list[Path]:
     return folders_of(run / "wandb", "*")
 
 
-def records(folder: Path) -> list[Any]:
-    """Returns all records in the `.wandb` file of a folder."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    (path,) = folder.glob("*.wandb")
-    return [Record.FromString(data) for _, data in entries(path.read_bytes())]
-
-
-def logged(run: Path) -> list[dict[str, float]]:
-    """Returns the logged rows of all W&B folders of a run."""
-    return [row for folder in folders(run) for row in history(folder)]
-
-
-def history(folder: Path) -> Iterator[dict[str, float]]:
-    """Yields the rows logged into a folder, up to the point where its file was cut off."""
+def records(folder: Path) -> Iterator[Any]:
+    """Yields the records in the `.wandb` file of a folder, up to the point where it was cut off."""
     from google.protobuf.message import DecodeError
     from wandb.proto.wandb_internal_pb2 import Record
 
     for path in folder.glob("*.wandb"):
         for _, data in entries(path.read_bytes()):
             with suppress(DecodeError):  # a full disk may leave holes
-                record = Record.FromString(data)
-                if record.WhichOneof("record_type") == "history":
-                    items = record.history.item
-                    yield {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}
+                yield Record.FromString(data)
+
+
+def history(folder: Path) -> list[dict[str, Any]]:
+    """Returns the rows logged into a folder."""
+    found = [record.history.item for record in records(folder) if record.WhichOneof("record_type") == "history"]
+    return [{item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items} for items in found]
+
+
+def logged(run: Path) -> list[dict[str, Any]]:
+    """Returns the logged rows of all W&B folders of a run."""
+    return [row for folder in folders(run) for row in history(folder)]
 
 
 def entries(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -118,133 +112,52 @@ def own_rows(run: Path) -> list[dict[str, object]]:
     return [numbers(row) for row in read_table(run / "metrics.csv")]
 
 
-@contextmanager
-def server_that_refuses() -> Iterator[str]:
-    """Runs a server that rejects every key; yields its address."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Refuses)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
+class Receiver(ThreadingHTTPServer):
+    """Gives W&B's client the same answer to every request, and keeps their paths and bodies in `sent`.
 
+    Args:
+        status: Status of the answers, such as 401 to reject every key.
+    """
 
-class _Refuses(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self._refuse()
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self._refuse()
-
-    def _refuse(self) -> None:
-        self.send_response(401)
-        self.send_header("Content-Length", "2")
-        self.end_headers()
-        self.wfile.write(b"{}")
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-class Server(ThreadingHTTPServer):
-    """Stand-in for the parts of W&B's server that a run needs; `sent` records the requests' paths and bodies."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Takes)
-        self.sent: list[tuple[str, bytes]] = []
+    def __init__(self, status: int = 200) -> None:
+        super().__init__(("127.0.0.1", 0), _Answer)
+        self.status, self.sent = status, list[tuple[str, bytes]]()
         self.address = f"http://127.0.0.1:{self.server_port}"
         Thread(target=self.serve_forever, daemon=True).start()
 
-    def history(self) -> list[dict[str, Any]]:
-        """Returns the lines of a run's history, ordered by the offsets that the client gave."""
-        lines: dict[int, dict[str, Any]] = {}
-        for path, body in self.sent:
-            sent = json.loads(body) if path.endswith("/file_stream") else {}
-            part = sent.get("files", {}).get("wandb-history.jsonl")  # a heartbeat of a slow run has no history
-            for number, line in enumerate(part["content"] if part else ()):
-                lines[part["offset"] + number] = json.loads(line)
-        return [lines[number] for number in sorted(lines)]
-
     def rounds(self) -> list[int]:
-        """Returns the rounds in the history."""
-        return [line["round"] for line in self.history()]
-
-    def artifacts(self) -> list[bytes]:
-        """Returns the requests that create artifacts."""
-        return [
-            body for path, body in self.sent if path == "/graphql" and re.search(rb"mutation CreateArtifact\b", body)
-        ]
+        """Returns the rounds of the rows that were sent."""
+        sent = [json.loads(body).get("files", {}) for path, body in self.sent if path.endswith("/file_stream")]
+        lines = [line for part in sent for line in part.get("wandb-history.jsonl", {"content": ()})["content"]]
+        return [json.loads(line)["round"] for line in lines]
 
     def handle_error(self, *_: object) -> None:
         """Ignores errors, since wandb closes connections at any time."""
 
-    def close(self) -> None:
-        """Stops the server."""
-        self.shutdown()
-        self.server_close()
 
-
-def upload(folder: Path) -> Server:
-    """Uploads a folder by `wandb sync`; returns the closed server that received the contents."""
-    server = Server()
-    words = [sys.executable, "-m", "wandb", "sync", str(folder)]
-    variables = {"WANDB_API_KEY": KEY, "WANDB_BASE_URL": server.address, "WANDB_CONFIG_DIR": "/dev/null"}
-    others = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
-    subprocess.run(words, env=others | variables, check=True, capture_output=True, timeout=120)
-    server.close()
-    return server
-
-
-class _Takes(_Refuses):
-    server: Server
+class _Answer(BaseHTTPRequestHandler):
+    server: Receiver
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        self._answer({})
-
-    def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         body = gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
         self.server.sent.append((self.path, body))
-        self._answer({"data": self._data(json.loads(body))} if self.path == "/graphql" else {})
-
-    do_PUT = do_POST  # noqa: N815  # the name required by the library
-
-    def _data(self, asked: dict[str, Any]) -> dict[str, Any] | None:
-        given = asked.get("variables") or {}
-        if "upsertBucket" in asked["query"]:
-            project = {"id": "p", "name": given["project"], "entity": {"id": "e", "name": "someone"}}
-            bucket = {"id": "b", "name": given["name"], "displayName": None, "config": "{}", "historyLineCount": 0}
-            return {"upsertBucket": {"bucket": bucket | {"project": project}, "inserted": True}}
-        if "createRunFiles" in asked["query"]:
-            files = [{"name": name, "uploadUrl": f"{self.server.address}/put/{name}"} for name in given["files"]]
-            return {"createRunFiles": {"runID": "b", "uploadHeaders": [], "files": files}}
-        if "viewer" in asked["query"]:
-            teams = {"edges": [{"node": {"name": "someone"}}]}
-            return {"viewer": {"id": "v", "entity": "someone", "username": "someone", "flags": "{}", "teams": teams}}
-        if "query ArtifactType(" in asked["query"]:
-            return {"project": {"artifact": None}}  # no artifact of that name exists
-        if re.search(r"mutation CreateArtifact\b", asked["query"]):
-            artifact = {"id": "a", "state": "COMMITTED", "artifactSequence": {"id": "s", "latestArtifact": None}}
-            return {"createArtifact": {"artifact": artifact}}
-        return {"model": self._resumed(given["name"])} if "RunResumeStatus" in asked["query"] else None
-
-    def _resumed(self, name: str) -> dict[str, Any] | None:
-        """Returns the server's answer about a run that was started before, or None."""
-        history = self.server.history()
-        if not history:
-            return None
-        last = json.dumps(history[-1])
-        texts = {"summaryMetrics": last, "historyTail": json.dumps([last]), "eventsTail": "[]", "config": "{}"}
-        counts = {"historyLineCount": len(history), "logLineCount": 0, "eventsLineCount": 0}
-        bucket = {"id": "b", "name": name, "displayName": name, "tags": [], "wandbConfig": '{"t": 1}'} | texts | counts
-        return {"id": "p", "name": "p", "entity": {"id": "e", "name": "someone"}, "bucket": bucket}
-
-    def _answer(self, content: dict[str, Any]) -> None:
-        data = json.dumps(content).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
+        project = {"id": "p", "name": "p", "entity": {"id": "e", "name": "someone"}}
+        bucket = {"id": "b", "name": "b", "displayName": None, "config": "{}", "historyLineCount": 0}
+        artifact = {"id": "a", "state": "COMMITTED", "artifactSequence": {"id": "s", "latestArtifact": None}}
+        teams = {"edges": [{"node": {"name": "someone"}}]}
+        viewer = {"id": "v", "entity": "someone", "username": "someone", "flags": "{}", "teams": teams}
+        found = {"upsertBucket": {"bucket": bucket | {"project": project}, "inserted": True}, "viewer": viewer}
+        found |= {"createRunFiles": {"runID": "b", "uploadHeaders": [], "files": []}, "model": None}
+        found |= {"project": {"artifact": None}, "createArtifact": {"artifact": artifact}}
+        data = json.dumps({"data": found} if self.path == "/graphql" else {}).encode()
+        self.send_response(self.server.status)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
+
+    do_POST = do_PUT = do_GET  # noqa: N815  # names required by the library
+
+    def log_message(self, *_: object) -> None:
+        pass

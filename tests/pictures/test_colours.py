@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from lit_cfl.pictures.colours import MAX_COLOURS, hex_of
+from lit_cfl import algorithms
+from lit_cfl.pictures.colours import MAX_COLOURS, add_colours, hex_of, line_styles
 
 LEAST = 10.0  # minimum distance in CIEDE2000; a distance of about 2 is just visible side by side
 # Machado, Oliveira and Fernandes 2009, severity 1: matrices for linear RGB as seen without one kind of cones.
@@ -86,3 +87,21 @@ def test_each_colour_stands_out_from_the_page_in_light_and_in_dark(paper: str, l
     ground, *found = linear(np.vstack([to_rgb(paper), colours(range(MAX_COLOURS))])) @ TO_XYZ[1]
     contrasts = [(max(ground, one) + 0.05) / (min(ground, one) + 0.05) for one in found]  # contrast as defined by WCAG
     assert min(contrasts) > least
+
+
+def test_a_cluster_between_two_records_of_the_memberships_has_a_colour_of_its_own():
+    assert add_colours({}, [3, 0]) == {0: 0, 3: 3}
+    assert add_colours({0: 2, 4: 0}, [0, 2, 3]) == {0: 2, 4: 0, 2: 4, 3: 3}
+
+
+def test_algorithms_have_one_look_in_every_figure_and_no_two_share_it():
+    names = sorted(set(algorithms.__all__) - {"Algorithm", "Assignment", "Info", "Similarity"})
+    looks = {name: (style.colour, style.marker) for name, style in line_styles(names).items()}
+    assert len(set(looks.values())) == len(looks) == 19
+    for shown in (["FedAvg (baseline)", "IFCA"], ["mine.Own", "IFCA (one)", "IFCA (other)", "CFL"]):
+        styles = line_styles(shown)
+        own = {name: looks.get(name.partition(" (")[0]) for name in shown if name != "IFCA (other)"}
+        assert all(look in (None, (styles[name].colour, styles[name].marker)) for name, look in own.items())
+        assert len({(style.colour, style.marker) for style in styles.values()}) == len(shown)
+    many = line_styles([str(k) for k in range(60)]).values()
+    assert len({(style.colour, style.marker, str(style.line)) for style in many}) == 60

@@ -30,10 +30,8 @@ def of_comparison(path: Path) -> inside_shown.Content:
 
 FIGURES: dict[str, Callable[[Path], inside_shown.Content]] = {
     "run": lambda path: inside_shown.pictures_of_run(cases.finished_run(path)),
-    "run_of_layers": lambda path: inside_shown.pictures_of_run(cases.run_of_layers(path)),
     "run_with_baseline": of_baseline,
     "comparison": of_comparison,
-    "search": lambda path: inside_shown.pictures_of_search(cases.searched_study(path)),
     "data": lambda _: inside_shown.pictures_of_data(cases.named_data()),
 }
 
@@ -49,5 +47,5 @@ def test_each_algorithm_has_the_figures_that_were_recorded(tmp_path: Path):
     for name in sorted(set(algorithms.__all__) - {"Algorithm", "Assignment", "Info", "Similarity"}):
         words = ["--config", f"{name.lower()}/digits", "--baseline", "null", "--rounds", "12"]
         path = run(parse_run([*words, "--pictures.formats", "[]"]).experiment, tmp_path / name).path
-        found[name] = [kind.name for kind in RUN_FIGURES if kind.make(read_run(path), 500) is not None]
+        found[name] = [kind.name for kind in RUN_FIGURES if kind.draw(read_run(path), 500) is not None]
     check_golden(GOLDEN / "names.json", found)

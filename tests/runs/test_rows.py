@@ -1,10 +1,8 @@
-"""Tests a run's rows and totals against hand-worked values, and the readers of growing tables."""
+"""Tests a run's rows and totals against hand-worked values."""
 
 import math
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from quadratic import ids
@@ -15,13 +13,10 @@ from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.data.shift import ShiftLog
 from lit_cfl.evaluation import Evaluation
 from lit_cfl.local_work import LocalCosts
-from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.rounds import Round, Traffic
 from lit_cfl.runs.rows import client_rows, cluster_rows, costs_row, members, membership_arrays, snapshot, traffic_row
 from lit_cfl.runs.run_totals import RunTotals, is_due
-from lit_cfl.scores import ACCURACY, CLASSIFIER
-from lit_cfl.storage import csv_log
-from lit_cfl.storage.csv_log import CsvLog, latest_rows, read_table
+from lit_cfl.scores import CLASSIFIER
 
 CLIENTS, INDEX = ids(1, 2, 4), ids(0, 0, 2)
 
@@ -153,46 +148,3 @@ def test_a_checkpoint_holds_what_was_carried_then():
 )
 def test_every_stretch_of_rounds_has_its_first_evaluation(round: int, last: int | None, expected: bool):
     assert is_due(round, last, 10) is expected
-
-
-def grown(path: Path, rows: int) -> CsvLog:
-    table = CsvLog(path, ("round", "who, when"))
-    table.start()
-    table.append({"round": number, "who, when": 'a, "b"'} for number in range(rows))
-    return table
-
-
-def view(**tables: tuple[Path, int]) -> RoundView:
-    nobody = np.empty(0)
-    return RoundView(Path(), ACCURACY, False, dict, nobody, nobody, [], tables)
-
-
-def test_rows_that_come_later_are_not_seen(tmp_path: Path):
-    table = grown(tmp_path / "odd.csv", 3)
-    seen = view(odd=(table.path, table.size))
-    table.append([{"round": 3}])
-    with table.path.open("ab") as file:
-        file.write(b"4,half a r")
-    assert seen.table("odd") == [{"round": number, "who, when": 'a, "b"'} for number in range(3)]
-    assert view(odd=(table.path, table.size)).table("odd")[-1] == {"round": 3, "who, when": None}
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("rows", [60_001, 0, 1, 60_007, 60_000, 60_002])
-def test_of_a_long_table_the_last_whole_rows_are_read(rows: int, tmp_path: Path):
-    table = grown(tmp_path / "odd.csv", rows)
-    found, whole = latest_rows(table.path, table.size), read_table(table.path)
-    assert found == whole[len(whole) - len(found) :]
-    assert len(found) == rows if table.size < 2**20 else len(found) > 50_000
-
-
-def test_of_the_last_bytes_of_a_table_no_half_row_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(csv_log, "_MIB", 95)  # number of bytes that are read
-    table = CsvLog(tmp_path / "odd.csv", ("round", "what"))
-    table.start()
-    table.append({"round": number, "what": number / 2} for number in range(1000, 1040))  # 11 bytes each
-    assert latest_rows(table.path, table.size) == [{"round": k, "what": k / 2} for k in range(1032, 1040)]
-
-
-def test_table_that_is_not_there_has_no_rows():
-    assert view().table("layers") == []

@@ -109,21 +109,14 @@ def test_tensorboard_has_each_figure_once_after_a_kill(window: Any, output: Path
     assert shown(folder) == figures(tmp_path / "run")
 
 
-def test_run_extended_by_more_rounds_continues_in_its_folder(tmp_path: Path):
-    tracking = Tracking(loggers=[partial(TensorBoardLogger, tmp_path / "tb"), partial(CSVLogger, tmp_path / "csv")])
-    run(digits(rounds=2, tracking=tracking), tmp_path / "run")
-    run(digits(rounds=4, tracking=tracking), tmp_path / "run", mode="resume")
-    (folder,) = (tmp_path / "tb").glob("*/*")
+def test_run_extended_by_more_rounds_continues_in_its_folder_or_in_the_one_that_the_user_names(tmp_path: Path):
+    builds = [partial(TensorBoardLogger, tmp_path / "tb"), partial(CSVLogger, tmp_path / "csv")]
+    builds.append(partial(TensorBoardLogger, tmp_path / "own", name="mine", version=7))
+    for rounds in (2, 4):
+        run(digits(rounds=rounds, tracking=Tracking(loggers=builds)), tmp_path / "run", mode="resume")
     identity = json.loads((tmp_path / "run" / "environment.json").read_text())["run_id"]
-    assert folder.name == f"run-{identity}"
-    assert shown(folder) == figures(tmp_path / "run")
+    for parent, name in (("tb/lightning_logs", f"run-{identity}"), ("own/mine", "version_7")):
+        assert [folder.name for folder in (tmp_path / parent).iterdir()] == [name]
+        assert shown(tmp_path / parent / name) == figures(tmp_path / "run")
     parts = sorted((tmp_path / "csv").rglob("metrics.csv"))
     assert [[row["step"] for row in read_table(part)] for part in parts] == [[1, 2], [3, 4]]
-
-
-def test_folder_that_the_user_names_is_kept(tmp_path: Path):
-    tracking = Tracking(loggers=[partial(TensorBoardLogger, tmp_path / "tb", name="mine", version=7)])
-    run(digits(rounds=1, tracking=tracking), tmp_path / "run")
-    run(digits(rounds=2, tracking=tracking), tmp_path / "run", mode="resume")
-    assert [*(tmp_path / "tb").glob("*/*")] == [tmp_path / "tb" / "mine" / "version_7"]
-    assert shown(tmp_path / "tb" / "mine" / "version_7") == figures(tmp_path / "run")
