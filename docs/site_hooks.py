@@ -16,6 +16,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
 MOVED = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+SHARED = {"ClusterNumberOptions": "automatic_clusters", "MigrationOptions": "migration", "SplittingAlgorithm": "splits"}
 IN_REPOSITORY = {place: path for path, place in MOVED.items()}
 LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[\w.-]+)?\))")
 TO_EXPERIMENTS = re.compile(r"\[([^]]+)\]\([^)#:\s]*\bexperiments/[^)\s]*\)")
@@ -65,8 +66,17 @@ def from_source(file: Path) -> str:
     algorithm = [node for node in tree.body if isinstance(node, ast.ClassDef)][-1]
     paper = re.findall(r"paper: ClassVar\[str\] = (.*)", ast.unparse(algorithm))
     departures = (ast.get_docstring(tree) or "").partition("\n\n")[2].replace(":\n* ", ":\n\n* ")
-    options = f"::: lit_cfl.algorithms.{file.stem}.{algorithm.name}\n    options: {{members: false}}"
-    return "\n\n".join(["", *map(ast.literal_eval, paper), departures, "## Options", options, ""])
+    bases = {
+        "ClusterNumberOptions": "automatic_clusters",
+        "MigrationOptions": "migration",
+        "SplittingAlgorithm": "splits",
+    }
+    shared = [f"{bases[name]}.{name}" for name in map(ast.unparse, algorithm.bases) if name in bases]
+    options = [
+        f"::: lit_cfl.algorithms.{name}\n    options: {{members: false, show_bases: false}}"
+        for name in (f"{file.stem}.{algorithm.name}", *shared)
+    ]
+    return "\n\n".join(["", *map(ast.literal_eval, paper), departures, "## Options", *options, ""])
 
 
 def public_modules() -> list[str]:

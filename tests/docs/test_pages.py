@@ -99,10 +99,11 @@ def test_blocks_of_a_page_run_in_their_order_and_print_what_it_says(page: str, c
     assert all(Path(name).exists() for name in re.findall(r"!\[[^]]+\]\(([^)]+)\)", text))
 
 
-@pytest.mark.parametrize("page", ["experiment_file", "ground_truth"])
-def test_python_of_a_page_runs(page: str):
+@pytest.mark.parametrize("page", ["../README", "experiment_file", "ground_truth"])
+def test_python_of_a_page_runs(page: str, capsys: pytest.CaptureFixture[str]):
     for block in blocks(page, "python"):
         execute(block, {})
+    assert (capsys.readouterr().out.count("loss") == 3) == (page == "../README")  # three rounds
 
 
 def test_readme_prints_exactly_the_two_commands_that_ci_runs():
@@ -122,12 +123,6 @@ def test_commands_of_the_readme_run_in_their_order():
             elif words[1] == "run" and "--resume" not in words and "--dry-run" not in words:
                 words += ["--rounds", "2"]
             run(shlex.join(words))
-
-
-def test_python_of_the_readme_runs_three_rounds(capsys: pytest.CaptureFixture[str]):
-    (code,) = blocks("../README", "python")
-    execute(code, {})
-    assert capsys.readouterr().out.count("loss") == 3
 
 
 def test_a_table_of_ones_own_runs_by_the_file_of_the_readme():
