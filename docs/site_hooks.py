@@ -66,12 +66,7 @@ def from_source(file: Path) -> str:
     algorithm = [node for node in tree.body if isinstance(node, ast.ClassDef)][-1]
     paper = re.findall(r"paper: ClassVar\[str\] = (.*)", ast.unparse(algorithm))
     departures = (ast.get_docstring(tree) or "").partition("\n\n")[2].replace(":\n* ", ":\n\n* ")
-    bases = {
-        "ClusterNumberOptions": "automatic_clusters",
-        "MigrationOptions": "migration",
-        "SplittingAlgorithm": "splits",
-    }
-    shared = [f"{bases[name]}.{name}" for name in map(ast.unparse, algorithm.bases) if name in bases]
+    shared = [f"{SHARED[name]}.{name}" for name in map(ast.unparse, algorithm.bases) if name in SHARED]
     options = [
         f"::: lit_cfl.algorithms.{name}\n    options: {{members: false, show_bases: false}}"
         for name in (f"{file.stem}.{algorithm.name}", *shared)
