@@ -2,9 +2,10 @@
 
 A link that works in the repository works in the site: README.md is the start page, CONTRIBUTING.md and CHANGELOG.md are
 pages, and a file outside docs/ that a page links to becomes a page with its text. Links to experiments/ become plain
-text if that folder is absent.
+text if that folder is absent. The page of an algorithm ends with what its file says: paper, departures and options.
 """
 
+import ast
 import posixpath
 import re
 from pathlib import Path
@@ -14,12 +15,8 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
-MOVED = {
-    "README.md": "index.md",
-    "docs/README.md": "pages.md",
-    "CONTRIBUTING.md": "contributing.md",
-    "CHANGELOG.md": "changelog.md",
-}
+MOVED = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+SHARED = {"ClusterNumberOptions": "automatic_clusters", "MigrationOptions": "migration", "SplittingAlgorithm": "splits"}
 IN_REPOSITORY = {place: path for path, place in MOVED.items()}
 LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[\w.-]+)?\))")
 TO_EXPERIMENTS = re.compile(r"\[([^]]+)\]\([^)#:\s]*\bexperiments/[^)\s]*\)")
@@ -35,7 +32,6 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds pages from outside docs/, and pages that have another name in the site."""
-    files.remove(files.src_uris["README.md"])
     for path, place in MOVED.items():
         files.append(File.generated(config, place, content=(ROOT / path).read_text("utf-8")))
     for module in public_modules():
@@ -53,6 +49,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     if not (ROOT / "experiments").is_dir():
         markdown = TO_EXPERIMENTS.sub(r"\1", markdown)
+    if here.startswith("algorithms/") and (source := ROOT / "lit_cfl" / f"{here.removesuffix('.md')}.py").is_file():
+        markdown += from_source(source)
 
     def turned(found: re.Match[str]) -> str:
         place = place_of(linked(here, found[2]))
@@ -60,6 +58,20 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return found[1] + posixpath.relpath(place, posixpath.dirname(here) or ".") + end
 
     return LINK.sub(turned, markdown)
+
+
+def from_source(file: Path) -> str:
+    """Returns the paper, departures and options of an algorithm, for its page, from the docstrings of its file."""
+    tree = ast.parse(file.read_text("utf-8"))
+    algorithm = [node for node in tree.body if isinstance(node, ast.ClassDef)][-1]
+    paper = re.findall(r"paper: ClassVar\[str\] = (.*)", ast.unparse(algorithm))
+    departures = (ast.get_docstring(tree) or "").partition("\n\n")[2].replace(":\n* ", ":\n\n* ")
+    shared = [f"{SHARED[name]}.{name}" for name in map(ast.unparse, algorithm.bases) if name in SHARED]
+    options = [
+        f"::: lit_cfl.algorithms.{name}\n    options: {{members: false, show_bases: false}}"
+        for name in (f"{file.stem}.{algorithm.name}", *shared)
+    ]
+    return "\n\n".join(["", *map(ast.literal_eval, paper), departures, "## Options", *options, ""])
 
 
 def public_modules() -> list[str]:

@@ -8,6 +8,7 @@ Where this differs from the paper:
 * means have the weights n_i / sum of n over the clients of the round, as in FedAvg; the published code sums over all
   clients, and uses the models from before the round for those that were not drawn.
 * the models of a client train on the same mini-batches; the published code draws different ones for each model.
+* a penalty that the task adds to the loss (`kernel_l2`) is not multiplied by the responsibilities.
 * a client without training data has no mixture weights; a round in which no client trains leaves the models unchanged.
 * a newcomer takes `newcomer_steps` EM steps, from equal weights and with fixed models; the published code takes one
   step at each evaluation.

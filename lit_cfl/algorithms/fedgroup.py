@@ -13,7 +13,7 @@ Where this differs from the paper:
 * a zero update has cosine 0 with all others, and a K-means centre without members moves to the farthest client; the
   published code gives nan, and mixes up the clusters' numbers.
 * the clients to cluster are drawn among those with training data, and a client that diverges stays cold.
-* the global model is the mean of the clusters' models, and is only scored (C34).
+* the global model is the mean of the clusters' models, and is only scored (C34). "EMD" in Algorithm 3 is EDC (C9).
 """
 
 from dataclasses import dataclass, replace

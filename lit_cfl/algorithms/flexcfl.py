@@ -10,7 +10,7 @@ Where this differs from the paper (in addition to FedGroup's list: C5, C6, C7, C
 * a client that cannot redo its cold start (no data left, or it diverged) keeps its cluster and tries again in the next
   round.
 * a client's reference is its labels when the run starts or when it is first known, as in the published code, also while
-  it is cold: changes before its cold start count as a shift.
+  it is cold: changes before its cold start count as a shift. After a migration it is the labels at that time.
 """
 
 from collections.abc import Mapping

@@ -5,7 +5,8 @@ under Arbitrary Distribution Shifts. NeurIPS 2025. arXiv:2511.22305; constants a
 descriptors `Px_label_long` and its clustering 4.
 
 Where this differs from the paper and its code:
-* the latent features are the inputs of the net's last layer; in the code, of LeNet-5's first fully connected layer.
+* the latent features are the inputs of the net's last layer; in the code, of LeNet-5's first fully connected layer
+  or of ResNet-9's last layer.
 * clients are clustered after `warmup_rounds` rounds; the code waits until the mean validation accuracy gains less than
   0.06 in a round, but at least 3 rounds and at most 80 % of them.
 * the largest latent feature, which bounds the random points from which the axes are computed, is that of the clients'
@@ -15,6 +16,7 @@ Where this differs from the paper and its code:
   ends with an error.
 * of two equal nearest distances, those of mutual neighbours, the second can always be the knee; in the code rounding
   decides.
+* moments that differ between clients by rounding only are scaled to 0; the code scales these errors to [0, 1].
 * a newcomer with labels is matched by its whole descriptor; the code only matches newcomers without labels.
 * no noise for differential privacy is added, and clusters do not follow data that shift (the code's `flux_dynamic`).
 """

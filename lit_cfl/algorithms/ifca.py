@@ -9,6 +9,7 @@ Where this differs from the paper:
   takes one full-batch step; with more steps it is ours.
 * a client uses the model that it chose when it last took part; the paper's own code estimates again before each test:
   `reassign_at_evaluation` (C13). The estimate uses training data, never test data as in that code.
+* a newcomer chooses by its training loss; a model whose loss is not finite is chosen last.
 * FlexCFL's code averages with wrong weights (C1), and estimates by a loss that includes its L2 penalty (C11).
 * migration (IFCA-MIG) is FlexCFL's addition: `migrate`. It costs k models down for each client that chooses again; one
   that is selected, too, gets the models twice.

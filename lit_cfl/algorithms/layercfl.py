@@ -10,6 +10,7 @@ Where this differs from the paper (in addition to CFL's list: C29 to C32):
 * Algorithm 2 splits at >= eps2, CFL's code above it, and so do we.
 * "a conv layer" is the fourth convolution, as in the paper's VGG16, or the last one if there are fewer; "an FC layer"
   the first fully connected one. `layers: auto` is ours: it never sees true clusters.
+* newcomers are compared by the layers that were used for the split.
 * l2 distances are converted to 1 - 2 l2 / the largest l2, so that layers of any size can be compared.
 """
 

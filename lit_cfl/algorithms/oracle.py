@@ -5,6 +5,7 @@ The idealized algorithm of arXiv:2206.00799, which has oracle knowledge of the t
 Where this differs from the paper:
 * clusters are those from which the data were made (`true_clusters`), one for each client; the paper's change over time.
 * a true cluster without clients in training has the model w_0.
+* data in which a client's true cluster is unknown are refused, for example after a partial swap.
 """
 
 from dataclasses import dataclass, replace

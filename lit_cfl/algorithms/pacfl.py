@@ -8,7 +8,8 @@ Where this differs from the paper:
   smallest angle between a vector of one client and a vector of the other, and keeps the signs, which are arbitrary;
   here angles are between lines. It compares subspaces of all examples (MIX-4), or one per label side by side.
 * linkage `average` of the published code is usually called `weighted`: both parts of a cluster have the same weight,
-  whatever their numbers of clients. Here `average` is the mean over clients.
+  whatever their numbers of clients. Here `average` is the mean over clients. The published code also merges clusters
+  whose distance equals the threshold.
 * a client with fewer examples than p sends fewer vectors.
 * a newcomer joins the cluster at the smallest distance by the same linkage (`weighted`: by its mean distance from the
   clients). The paper clusters all clients again, which may change the clusters of clients that have trained.

@@ -1,4 +1,4 @@
-"""Extracts the files and commands of pages about user code."""
+"""Extracts the files, commands and code of pages."""
 
 import re
 from pathlib import Path
@@ -7,12 +7,21 @@ DOCS = Path(__file__).parents[2] / "docs"
 _NAMED = re.compile(r"`([a-z_]+\.(?:py|yaml))`(?:, [^\n]*)?:\n\n```(?:python|yaml)\n(.*?)```", re.DOTALL)
 
 
+def blocks(page: str, language: str) -> list[str]:
+    """Returns the blocks of a page in this language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", (DOCS / f"{page}.md").read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def commands(page: str) -> list[str]:
+    """Returns the commands of a page."""
+    return [line.partition(" #")[0].strip() for block in blocks(page, "bash") for line in block.splitlines()]
+
+
 def unpack(page: str) -> list[str]:
     """Writes the files of a page into the current folder; returns its commands."""
-    text = (DOCS / f"{page}.md").read_text()
-    for name, code in _NAMED.findall(text):
+    for name, code in _NAMED.findall((DOCS / f"{page}.md").read_text()):
         Path(name).write_text(code)
-    for code in re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL):
+    for code in blocks(page, "yaml"):
         if name := re.search(r"^name: (\w+)", code, flags=re.MULTILINE):  # other blocks are parts of files
             Path(f"{name[1]}.yaml").write_text(code)
-    return [line for block in re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL) for line in block.splitlines()]
+    return commands(page)
