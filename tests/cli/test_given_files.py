@@ -9,7 +9,6 @@ import pytest
 
 from lit_cfl.cli.doctor import _cache
 from lit_cfl.cli.main import _with_home, main
-from lit_cfl.config.files import read_config
 from lit_cfl.config.parser import parse_run
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.storage.cache_folder import cache_folder
@@ -99,13 +98,6 @@ def test_a_name_that_a_folder_can_have_is_taken(tmp_path: Path):
     for name in ("ö" * 90, "a b", "x*?[1]"):
         require_folder_name(name, "name")
         (tmp_path / f"{name}-20260101-120000").mkdir()
-
-
-@pytest.mark.parametrize("text", ["a: &x {b: *x}\n", "a: &x [1, *x]\n", "a: &x {b: {c: [*x]}}\n"])
-def test_an_alias_of_what_it_stands_in_is_refused(text: str, tmp_path: Path):
-    (tmp_path / "round.yaml").write_text(text)
-    with pytest.raises(InputError, match=r"round\.yaml .*line 1.*alias"):
-        read_config(tmp_path / "round.yaml")
 
 
 def test_each_text_file_is_opened_in_utf8():

@@ -97,6 +97,7 @@ run --config quickstart --algorithm.num_cluster 3 => num_cluster | num_clusters 
 run --config quickstart --task.optimizer.lrr 1 => lrr | lr | SGD
 run --config quickstart --evaluation.evry 3 => evaluation | evry | every
 run --config quickstart --zzz 3 => zzz | --help
+run --config quickstart --evaluatoin {} => evaluatoin | --evaluation
 run --config quickstart --algorithm.tau 0.5 => tau | FedGroup | StoCFL
 run --config quickstart --num_clusters 4 => num_clusters | --algorithm.num_clusters
 run --config quickstart --task.net mine_net.Wide --width 64 => width | --task.net.width
@@ -671,7 +672,10 @@ IN_PYTHON: dict[str, tuple[Callable[[], object], list[str]]] = {
         lambda: lit_cfl.compare("quickstart", [FedAvg()]),
         ["algorithms", "FedAvg(weights='examples')", "'FedAvg'"],
     ),
-    "one seed of a comparison": (lambda: lit_cfl.compare("quickstart", ["FedAvg"], 3), ["seeds", "3", "[3]"]),  # type: ignore[arg-type]
+    "one seed of a comparison": (
+        lambda: lit_cfl.compare("quickstart", ["FedAvg"], 3),  # type: ignore[arg-type]  # the mistake
+        ["seeds", "3", "[3]"],
+    ),
     "a dry run in Python": (lambda: lit_cfl.compare("quickstart", ["FedAvg"], words=["--dry-run"]), ["--dry-run"]),
     "a comparison made in Python": (lambda: lit_cfl.compare(experiment(), ["FedAvg"]), ["YAML", "lit_cfl.run"]),
 }

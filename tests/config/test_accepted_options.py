@@ -7,7 +7,6 @@ from threading import Thread
 import pytest
 import yaml
 
-from lit_cfl.cli.main import main
 from lit_cfl.config import catalogue
 from lit_cfl.config.catalogue import config_files
 from lit_cfl.config.files import code_folders, read_config
@@ -102,8 +101,3 @@ def test_a_configuration_may_come_from_a_pipe(tmp_path: Path):
 def test_a_text_that_mentions_config_names_no_file():
     words = ["--config", "a.yaml", "--tracking.notes", "as with --config=b.yaml", "--config=c=d.yaml"]
     assert config_files(words) == ["a.yaml", "c=d.yaml"]
-
-
-def test_a_study_is_not_run(capsys: pytest.CaptureFixture[str]):
-    assert main(["run", "--config", "tune/quickstart"]) == 2
-    assert "lit-cfl tune" in capsys.readouterr().err
