@@ -10,13 +10,14 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from jsonargparse.typing import register_type
 from yaml import YAMLError
 
-from lit_cfl.config.catalogue import config_files, config_path, rename_configs
+from lit_cfl.config.catalogue import arrange_with_paths, config_files, config_path
 from lit_cfl.config.explain import explain
 from lit_cfl.config.files import read_config, read_folders
-from lit_cfl.config.live_options import has_empty_group, options_of, with_lists
-from lit_cfl.config.own_code import announce_classes, inside
+from lit_cfl.config.live_options import options_of
+from lit_cfl.config.merge import merge
+from lit_cfl.config.own_code import announce_own_code, inside
 from lit_cfl.config.variants import base_config
-from lit_cfl.config.words import FLAGS, arrange, given_options
+from lit_cfl.config.words import FLAGS, given_options, has_empty_group
 from lit_cfl.errors import InputError, prefix_errors
 from lit_cfl.experiment import Experiment
 from lit_cfl.runs.run_directory import default_run_directory
@@ -34,7 +35,7 @@ def _announce(path: Path) -> None:
         folders = [*read_folders(file, study["base"]), str(Path().resolve())]
     except (YAMLError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise InputError(f"{file} is damaged ({error}); put the original back, or start another study") from error
-    announce_classes(path, [study], [folder for folder in folders if not inside(folder, path)])
+    announce_own_code(path, [study], [folder for folder in folders if not inside(folder, path)])
 
 
 def without_code_inside(base: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -127,7 +128,7 @@ def parse_study(arguments: Sequence[str], content: Mapping[str, Any] | None = No
         {file: read_config(config_path(file)) for file in files} if content is None else {"this content": content}
     )
     _refuse_experiments(contents)
-    read = _read(arrange(rename_configs(words, config_path)), list(contents.values()), content)
+    read = _read(arrange_with_paths(words), list(contents.values()), content)
     resume, address = read.pop("resume"), read.pop("ray").address
     study_dir, dry_run = read.pop("study_dir"), read.pop("dry_run")
     read.pop("config")
@@ -178,10 +179,10 @@ def _with_recorded_study(arguments: Sequence[str], content: Mapping[str, Any] | 
 
 
 def _read(words: Sequence[str], contents: Sequence[Mapping[str, Any]], content: Mapping[str, Any] | None) -> Namespace:
-    parser, words = study_parser(), with_lists(Study, contents, words)
+    parser = study_parser()
 
     def refused() -> str | None:
-        return explain(Study, contents, words, _OF_COMMAND, "lit-cfl tune")
+        return explain(Study, merge(Study, contents, words), _OF_COMMAND, "lit-cfl tune")
 
     try:
         first = None if content is None else parser.parse_object(dict(content))

@@ -73,9 +73,8 @@ class Command(NamedTuple):
 
     def run(self, words: Sequence[str]) -> int:
         """Runs the command and returns its exit code. Refuses missing and invalid files before PyTorch is loaded."""
-        words = catalogue.copy_piped_configs(words)
-        for file in catalogue.config_files(catalogue.rename_configs(words, catalogue.config_path)):
-            read_config(file)
+        for file in catalogue.config_files(words):
+            read_config(catalogue.config_path(file))
         collects = gc.isenabled() and "torch" not in sys.modules
         if collects:
             gc.disable()  # saves a sixth of the loading time

@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
@@ -12,8 +12,8 @@ from typing import Any
 
 from lit_cfl.config import catalogue
 from lit_cfl.config.files import append_to_path, read_config
-from lit_cfl.config.live_options import Option, find_class, options_of
-from lit_cfl.config.words import given_options, split_list
+from lit_cfl.config.live_options import find_class, options_of, parts_of
+from lit_cfl.config.words import given_options
 from lit_cfl.errors import InputError, LineParser, spell_range, suggest
 from lit_cfl.storage.given_paths import expand_home, require_own_kind, suggest_directory
 
@@ -21,8 +21,8 @@ RECORD = "compare.yaml"  # file in the directory of a comparison
 Section = Mapping[str, Any]  # class_path and init_args of an algorithm
 _RESERVED = ("pictures", "compare.yaml", "results.md", "results.csv", "results.tex", "runs.csv")
 
-_OF_AN_ENTRY = ("server", "shared", "personal")  # options of the experiment that may differ between algorithms
-OWN_TRAINING = ("local", "task.optimizer")  # further ones that may, if they are given by the algorithm's name
+_OF_AN_ENTRY = ("server", "shared", "personal")  # options of the experiment that an entry's file may set, too
+_OWN = (*_OF_AN_ENTRY, "local", "task.optimizer")  # options of the experiment that may be given by an algorithm's name
 _EPILOG = """\
 WHAT is a class (FedAvg; the file's own algorithm keeps the arguments it has there), a packaged configuration
 (ifca/digits) or a YAML file, of which algorithm:, server:, shared: and personal: are taken. Options of one algorithm
@@ -49,8 +49,7 @@ class CompareArguments:
     """The parsed command line of `lit-cfl compare`.
 
     Args:
-        config: Path of the experiment's file, or its content; empty with `resume`.
-        files: Paths of the experiment's files if there are several, which `merge_files` merges; else empty.
+        files: Paths of the experiment's files, in order.
         algorithms: Words after `--algorithms`, see `read_entries`.
         seeds: Seeds of the runs; empty = the file's.
         compare_dir: Directory of the files; None = runs/<name>-compare-<time>.
@@ -59,9 +58,9 @@ class CompareArguments:
         num_cpus: Cores to use; None = all.
         quiet, dry_run: Options as in `lit-cfl run`.
         rest: Options of the experiment and of single algorithms.
+        content: Content of an experiment's file, in place of `files`.
     """
 
-    config: str | Mapping[str, Any]
     files: list[str]
     algorithms: list[str]
     seeds: list[int]
@@ -72,10 +71,16 @@ class CompareArguments:
     quiet: bool
     dry_run: bool
     rest: list[str]
+    content: Mapping[str, Any] | None = None
 
 
-def read_arguments(arguments: Sequence[str]) -> CompareArguments:
-    """Parses the command line, except for the options of the experiment and the algorithms. Raises InputError."""
+def read_arguments(arguments: Sequence[str], content: Mapping[str, Any] | None = None) -> CompareArguments:
+    """Parses the command line, except for the options of the experiment and the algorithms. Raises InputError.
+
+    Args:
+        arguments: Words after the command.
+        content: Content of an experiment's file, in place of `--config`.
+    """
     given, rest = _parser().parse_known_args(arguments)
     for word in rest:
         head = word.partition("=")[0]
@@ -85,7 +90,7 @@ def read_arguments(arguments: Sequence[str]) -> CompareArguments:
             raise InputError(f"{head} is not an option of lit-cfl compare; {_ELSEWHERE[owner]}")
     if given.resume is not None:
         _require_free(arguments, rest)
-    elif given.config is None:
+    elif given.config is None and content is None:
         file = next((word for word in rest if Path(word).is_file()), "quickstart")
         raise InputError(f"no experiment is given; give a file: --config {file}")
     elif not given.algorithms:
@@ -94,14 +99,10 @@ def read_arguments(arguments: Sequence[str]) -> CompareArguments:
         raise InputError(f"--target is {given.target:g}; it is a test score, so give a number, such as 0.8")
     if given.num_cpus is not None:
         _require_cores(given.num_cpus)
-    configs = given.config or [""]
-    read = {
-        "config": configs[0],
-        "files": [catalogue.config_path(file) for file in configs] if len(configs) > 1 else [],
-        "algorithms": _entries(given.algorithms or []),
-        "seeds": _whole_numbers(given.seeds or []),
-    }
-    return CompareArguments(**(vars(given) | read), rest=rest)
+    files = [catalogue.config_path(file) for file in given.config or []]
+    own = {name: value for name, value in vars(given).items() if name != "config"}
+    own |= {"algorithms": given.algorithms or [], "seeds": [_seed(word) for word in given.seeds or []]}
+    return CompareArguments(**own, files=files, rest=rest, content=content)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -141,26 +142,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _entries(words: Sequence[str]) -> list[str]:
-    """Splits lists such as `FedAvg,IFCA` and `[FedAvg, IFCA]`, except for commas in file names."""
-    if words and words[0].startswith("[") and words[-1].endswith("]"):
-        return split_list(" ".join(words))
-    found: list[str] = []
-    for word in words:
-        is_file = Path(word).is_file() or Path(word.partition("=")[2]).is_file()
-        found += [word] if is_file else split_list(word)
-    return found
-
-
-def _whole_numbers(words: Sequence[str]) -> list[int]:
-    """Parses non-negative whole numbers; brackets and commas are allowed: `--seeds [0, 1]`."""
-    texts = split_list(" ".join(words))
-    for text in texts:
-        if not text.isdecimal():
-            numbers = spell_range(text)
-            remedy = f"--seeds {numbers}" if numbers else "whole numbers from 0 on, such as --seeds 0 1 2"
-            raise InputError(f"--seeds: {text!r} is not a seed; give {remedy}")
-    return [int(text) for text in texts]
+def _seed(word: str) -> int:
+    if not word.isdecimal():
+        numbers = spell_range(word)
+        remedy = f"--seeds {numbers}" if numbers else "whole numbers from 0 on, such as --seeds 0 1 2"
+        raise InputError(f"--seeds: {word!r} is not a seed; give {remedy}")
+    return int(word)
 
 
 def _require_cores(asked: int) -> None:
@@ -215,22 +202,6 @@ class ComparedAlgorithm:
         return option in written or any(word.partition("=")[0] == flag for word in self.words)
 
 
-def compared_algorithms(given: CompareArguments, algorithm: object) -> tuple[list[ComparedAlgorithm], list[str]]:
-    """Returns the compared algorithms with their options, and the options of the experiment.
-
-    Args:
-        given: Command line.
-        algorithm: Algorithm of the experiment's file, or None.
-
-    Raises:
-        InputError: an unknown file, a name that cannot be used, or an option of an algorithm that is not compared.
-    """
-    own = section(algorithm, "the experiment") if algorithm else None
-    entries, rest = with_options(read_entries(given.algorithms, own), given.rest)
-    _require_known_names(entries, rest)
-    return entries, rest
-
-
 def read_entries(words: Sequence[str], own: Section | None) -> list[ComparedAlgorithm]:
     """Reads the entries of `--algorithms`.
 
@@ -262,71 +233,63 @@ def with_options(
 
     Returns:
         The entries with their options, and the remaining words.
+
+    Raises:
+        InputError: a name is an option of experiments, or an option can belong to no algorithm or not to a single one.
     """
-    own: dict[str, list[str]] = {entry.name: [] for entry in entries}
-    by_name = {entry.name: entry for entry in entries}
+    from lit_cfl.algorithms import Algorithm  # take seconds to import
+    from lit_cfl.experiment import Experiment
+
+    heads = options_of(Experiment)
+    known = {one.name: options_of(find_class(one.name, one.section["class_path"], Algorithm)) for one in entries}
+    if taken := [name for name in known if name in heads]:
+        raise InputError(f"{taken[0]!r} is an option of experiments; give the algorithm another name, NAME=...")
+    own: dict[str, list[str]] = {name: [] for name in known}
     left: list[str] = []
     target = left
     for word in words:
         if word.startswith("--"):
             name = max((name for name in own if word.startswith(f"--{name}.")), key=len, default=None)
             target = left if name is None else own[name]
-            word = word if name is None else _flag(by_name[name], word.removeprefix(f"--{name}."))
+            word = word if name is None else _flag(name, word.removeprefix(f"--{name}."), known[name], heads)
         target.append(word)
-    return [replace(entry, words=(*entry.words, *own[entry.name])) for entry in entries], left
-
-
-def _flag(entry: ComparedAlgorithm, option: str) -> str:
-    """Converts an option of a compared algorithm to its flag in `lit-cfl run`."""
-    dotted, joined, value = option.partition("=")
-    parts = [part for part in dotted.split(".") if part != "init_args"]
-    name, head = ".".join(parts), parts[0]
-    if name == "help":
-        return f"--algorithm.help={entry.section['class_path']}"
-    is_training = any(name == part or name.startswith(f"{part}.") for part in OWN_TRAINING)
-    of_algorithm = head not in _OF_AN_ENTRY or head in _options_of(entry)
-    return f"--{'algorithm.' * (of_algorithm and not is_training)}{name}{joined}{value}"
-
-
-def name_own_training(name: str, message: str) -> str:
-    """Rewrites an option of training that a message suggests as that of one algorithm: `--IFCA.task.optimizer.lr`."""
-    parts = "|".join(map(re.escape, OWN_TRAINING))
-    return re.sub(rf"\(did you mean --({parts})\.", rf"(did you mean --{name}.\1.", message)
-
-
-def _options_of(entry: ComparedAlgorithm) -> Mapping[str, Option]:
-    """Returns the options of an entry's class. Raises InputError if there is no such class."""
-    from lit_cfl.algorithms import Algorithm  # takes seconds to import
-
-    return options_of(find_class(entry.name, entry.section["class_path"], Algorithm))
-
-
-def _require_known_names(entries: Sequence[ComparedAlgorithm], words: Sequence[str]) -> None:
-    """Refuses algorithm names that are experiment options, and options that none of these algorithms can have."""
-    from lit_cfl.experiment import Experiment  # takes seconds to import
-
-    names, heads = [entry.name for entry in entries], options_of(Experiment)
-    if taken := [name for name in names if name in heads]:
-        raise InputError(f"{taken[0]!r} is an option of experiments; give the algorithm another name, NAME=...")
-    known = {entry.name: _options_of(entry) for entry in entries}
-    for entry in entries:
-        for option, _ in given_options(entry.words):
-            group, _, name = option.partition(".")
-            head = name.partition(".")[0]
-            if group == "algorithm" and head in heads and head not in known[entry.name]:
-                raise InputError(
-                    f"--{entry.name}.{name}: {name} is the same for all compared algorithms; give --{name}, without "
-                    f"{entry.name}"
-                )
-    for option, _ in given_options(words):
+    for option, _ in given_options(left):
         head, dot, _ = option.partition(".")
         if dot and head not in heads:
             raise InputError(
-                f"--{option}: no algorithm here is called {head!r}{suggest(head, names)}; the algorithms are "
-                f"{', '.join(names)}"
+                f"--{option}: no algorithm here is called {head!r}{suggest(head, known)}; the algorithms are "
+                f"{', '.join(known)}"
             )
-        if head not in heads and (owner := next((name for name in names if option in known[name]), None)):
+        if head not in heads and (owner := next((name for name in known if option in known[name]), None)):
             raise InputError(f"there is no option {option!r} of all algorithms; give --{owner}.{option} for {owner}")
+    return [replace(entry, words=(*entry.words, *own[entry.name])) for entry in entries], left
+
+
+def _flag(name: str, option: str, known: Collection[str], heads: Collection[str]) -> str:
+    """Converts an option of a compared algorithm to its flag in `lit-cfl run`.
+
+    Args:
+        name: Name of the algorithm.
+        option: The option without the name, perhaps with `=` and its value.
+        known: Options of the algorithm's class.
+        heads: Options of an experiment.
+    """
+    path, joined, value = option.partition("=")
+    path = ".".join(parts_of(path))
+    head = path.partition(".")[0]
+    if head in known or head not in heads:
+        return f"--algorithm.{path}{joined}{value}"
+    if not any(f"{path}.".startswith(f"{part}.") for part in _OWN):
+        raise InputError(
+            f"--{name}.{path}: {path} is the same for all compared algorithms; give --{path}, without {name}"
+        )
+    return f"--{path}{joined}{value}"
+
+
+def name_own_training(name: str, message: str) -> str:
+    """Rewrites an option that a message suggests as that of one algorithm: `--IFCA.task.optimizer.lr`."""
+    parts = "|".join(map(re.escape, _OWN))
+    return re.sub(rf"\(did you mean --({parts})\.", rf"(did you mean --{name}.\1.", message)
 
 
 def section(written: Any, where: str) -> Section:

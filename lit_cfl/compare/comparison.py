@@ -14,10 +14,11 @@ from lit_cfl.compare.arguments import (
     RECORD,
     CompareArguments,
     ComparedAlgorithm,
-    compared_algorithms,
     name_own_training,
+    read_entries,
     require_comparison,
     section,
+    with_options,
 )
 from lit_cfl.config.files import code_folders, valid_anywhere
 from lit_cfl.config.own_code import announce_own_code
@@ -33,7 +34,7 @@ from lit_cfl.runs.many import Job, read_experiment, with_threads, write_experime
 from lit_cfl.runs.resume import NOT_SET, differences
 from lit_cfl.scores import Score
 from lit_cfl.storage.atomic_writes import write_text
-from lit_cfl.storage.config_file import as_yaml
+from lit_cfl.storage.config_file import as_yaml, stored_config
 from lit_cfl.storage.yaml_files import parse_yaml
 
 _CLUSTERS = "num_clusters"
@@ -93,7 +94,7 @@ def read_comparison(path: Path) -> Comparison:
         name, names, seeds, target = (record[key] for key in ("name", "algorithms", "seeds", "target"))
         parts = [path / str(own) for own in names]
         folders = [one for part in parts for one in code_folders(["--config", str(part / "config.yaml")], path)]
-        announce_own_code(path, parts, folders)
+        announce_own_code(path, map(stored_config, parts), folders)
         experiments = {part.name: read_experiment(part) for part in parts}
     except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise InputError(f"{file} is damaged ({error}); put the original back, or start another comparison") from error
@@ -110,8 +111,9 @@ def require_unused(path: Path) -> None:
 
 def plan_comparison(given: CompareArguments) -> tuple[Comparison, list[str]]:
     """Returns the comparison that a command line requests, and notices for the user. Raises InputError."""
-    base = base_config(merge_files(given.files) if given.files else given.config)
-    entries, rest = compared_algorithms(given, base.get("algorithm"))
+    base = base_config(merge_files(given.files) if given.content is None else given.content)
+    own = section(base["algorithm"], "the experiment") if base.get("algorithm") else None
+    entries, rest = with_options(read_entries(given.algorithms, own), given.rest)
     if given.seeds:
         base = {option: value for option, value in base.items() if option != "seed"} | {"seeds": given.seeds}
     base["code"] = list(dict.fromkeys([*base["code"], *(folder for entry in entries for folder in entry.code)]))

@@ -1,7 +1,7 @@
 """`lit_cfl.compare(...)`: a comparison from Python, with the results as pandas tables."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,17 +103,15 @@ def compare(
     config = content_for_processes(config) if isinstance(config, Experiment) else config
     options = {"--compare_dir": compare_dir, "--resume": resume, "--target": target, "--num_cpus": num_cpus}
     whole = [f"{name}={value}" for name, value in options.items() if value is not None]
-    if config is not None:
-        whole += ["--config", config if isinstance(config, str) else "the configuration"]
+    if isinstance(config, str):
+        whole += ["--config", config]
     if algorithms:
         whole += ["--algorithms", *algorithms]
     if seeds:
         whole += ["--seeds", *map(str, seeds)]
-    given = read_arguments([*whole, *words])
+    given = read_arguments([*whole, *words], None if isinstance(config, str) else config)
     if given.dry_run:
         raise InputError("--dry-run is for the command lit-cfl compare; leave it out here")
-    if config is not None and not isinstance(config, str):
-        given = replace(given, config=config)
     screen = Screen(given.quiet)
     comparison, path = requested_comparison(given, screen)
     _, trouble = run_comparison(comparison, path, given, screen)

@@ -1,6 +1,6 @@
 """Builds an experiment from its configuration: plain values as in `config.yaml`, which fully define it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from importlib import import_module
@@ -97,8 +97,7 @@ def _build(config: Mapping[str, Any], like: ConfiguredExperiment | None) -> Conf
     parser = option_parser(frozenset(kept))
     given = {name: config[name] for name in OPTIONS if name in config and name not in kept}
     try:
-        read = parser.parse_object(given)
-        require_values(parser, read)
+        read = parse_options(parser, given)
     except (ArgumentError, TypeError) as error:
         raise InputError(find_mistake(Experiment, given) or " ".join(str(error).split())) from error
     config |= parse_yaml(parser.dump(read, skip_unset=False, skip_validation=True))
@@ -131,19 +130,22 @@ def option_parser(without: frozenset[str]) -> ArgumentParser:
     return parser
 
 
-def require_values(parser: ArgumentParser, read: Namespace, groups: Sequence[str] = GROUPS) -> None:
-    """Validates options again, null included, which the parser accepts for any option of a file.
+def parse_options(parser: ArgumentParser, given: Mapping[str, Any]) -> Namespace:
+    """Parses the options of an experiment.
 
     Raises:
-        ArgumentError: an option needs a value.
+        ArgumentError: an option cannot be used, or is null although it needs a value.
+        TypeError: the parser cannot use a class.
     """
-    if nothing := [name for name in groups if name in read and read[name] is None]:
+    read: Namespace = parser.parse_object(dict(given))
+    if nothing := [name for name in GROUPS if name in read and read[name] is None]:
         raise ArgumentError(None, f"{nothing[0]} is null")
-    set_parsing_settings(unset_sentinel=True)
+    set_parsing_settings(unset_sentinel=True)  # otherwise the parser accepts null for any option
     try:
         parser.validate(read)
     finally:
         set_parsing_settings(unset_sentinel=False)
+    return read
 
 
 def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[[], LightningModule]:
@@ -168,13 +170,9 @@ def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[
 
 def _default_of(class_path: str, name: str) -> Any:
     """Returns the default of an argument of a class that the parser has imported; None if there is no default."""
-    argument = signature(_import(class_path)).parameters.get(name)
-    return None if argument is None or argument.default is Parameter.empty else argument.default
-
-
-def _import(class_path: str) -> Any:
     module, _, kind = class_path.rpartition(".")
-    return getattr(import_module(module), kind)
+    argument = signature(getattr(import_module(module), kind)).parameters.get(name)
+    return None if argument is None or argument.default is Parameter.empty else argument.default
 
 
 def _shape(examples: Examples) -> dict[str, object]:

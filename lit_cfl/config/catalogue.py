@@ -3,15 +3,14 @@
 import os
 import re
 from abc import ABC
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from inspect import isabstract, isclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
+from lit_cfl.config.words import arrange
 from lit_cfl.errors import InputError, suggest
 
 CLASSES = {
@@ -26,7 +25,6 @@ CLASSES = {
 KINDS = (*CLASSES, "configs")
 # matches a configuration that reads a file of the user's
 _OWN_FILE = re.compile(r"^\s+source: \S+\.(csv|npz)\b", re.MULTILINE)
-_PIPED = "lit-cfl-piped-"  # prefix of the temporary folder for configurations that come from a pipe
 
 
 @dataclass(frozen=True)
@@ -85,18 +83,14 @@ def _classes(kind: str) -> Iterator[CatalogueEntry]:
 
 def config_files(arguments: Sequence[str]) -> list[str]:
     """Lists the files of `--config FILE` and `--config=FILE`."""
-    pairs = zip(["", *arguments], arguments, strict=False)
-    found = [word for before, word in pairs if before == "--config" or word.startswith("--config=")]
-    return [file for word in found if (file := word.removeprefix("--config="))]
+    options = [word.partition("=") for word in arrange(arguments)]
+    return [file for option, _, file in options if option == "--config"]
 
 
-def rename_configs(words: Sequence[str], rename: Callable[[str], str]) -> list[str]:
-    """Applies `rename`, such as `config_path`, to the configurations in `--config NAME` and `--config=NAME`."""
-    found = []
-    for before, word in zip(["", *words], words, strict=False):
-        head = "--config=" if word.startswith("--config=") else ""
-        found.append(head + rename(word.removeprefix(head)) if head or before == "--config" else word)
-    return found
+def arrange_with_paths(arguments: Sequence[str]) -> list[str]:
+    """Returns `arrange(arguments)` with the path of each configuration in place of its name."""
+    words = [word for word in arrange(arguments) if word.partition("=")[0] != "--config"]
+    return [*(f"--config={config_path(file)}" for file in config_files(arguments)), *words]
 
 
 def config_path(name: str) -> str:
@@ -108,7 +102,7 @@ def config_path(name: str) -> str:
     Raises:
         InputError: neither exists.
     """
-    if Path(name).is_file():
+    if Path(name).exists() and not Path(name).is_dir():
         return name
     if not name.strip():
         raise InputError("--config is empty; give a file, or the name of a configuration, such as quickstart")
@@ -124,30 +118,3 @@ def config_path(name: str) -> str:
     if near:
         raise InputError(f"there is no file {name!r}{near}")
     raise InputError(f"there is no file {name!r}, and no packaged configuration of that name{suggest(plain, packaged)}")
-
-
-def copy_piped_configs(words: Sequence[str]) -> list[str]:
-    """Copies each configuration that is a pipe, as in `--config <(...)`, or a device, into a temporary file.
-
-    The files are in a temporary folder that exists as long as this process.
-    """
-    return rename_configs(words, _copy_of_pipe)
-
-
-def is_piped(file: str | Path) -> bool:
-    """Returns whether a configuration came from a pipe, so that it has no folder."""
-    return _PIPED in Path(file).parent.name
-
-
-def _copy_of_pipe(name: str) -> str:
-    path = Path(name)
-    if not path.exists() or path.is_file() or path.is_dir():
-        return name
-    copy = Path(_folder_of_pipes().name) / f"{path.name}.yaml"
-    copy.write_bytes(path.read_bytes())
-    return str(copy)
-
-
-@cache
-def _folder_of_pipes() -> TemporaryDirectory[str]:
-    return TemporaryDirectory(prefix=_PIPED)

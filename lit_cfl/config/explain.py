@@ -1,7 +1,7 @@
 """Says in one line what is wrong with options that the parser refused. Called only then; walks the live classes."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -13,40 +13,33 @@ import yaml
 from lit_cfl.config.live_options import (
     ELSEWHERE,
     FROM_DATA,
-    KEPT,
     PLAIN,
     SIMILAR,
     Option,
-    Typed,
     base_of,
     describe_untyped,
     find_class,
-    flatten,
     guess_option,
     known_classes,
     members,
-    merge,
     option_names,
     options_of,
 )
+from lit_cfl.config.words import flatten, split_list
 from lit_cfl.errors import InputError, spell_range, suggest, write_point, write_space
 from lit_cfl.options import NAMES, join_words
 from lit_cfl.storage.yaml_files import parse_yaml
 
 
-def explain(
-    root: type, contents: Iterable[Mapping[str, Any]], words: Sequence[str], own: Mapping[str, Any], command: str
-) -> str | None:
+def explain(root: type, given: Mapping[str, Any], own: Mapping[str, Any], command: str) -> str | None:
     """Describes the first option of a command that does not fit; None if all do.
 
     Args:
         root: Class of which the command takes the options.
-        contents: Contents of the configuration files, in order.
-        words: Words of the command line, as returned by `arrange`.
+        given: Options in files and words, as returned by `merge`.
         own: Types of the options of the command itself, which replace those of the class.
         command: Name of the command.
     """
-    given = merge(contents, words)
     known = options_of(root) | {name: Option(kind, False, True) for name, kind in own.items()}
     for name, value in given.items():
         if name not in known:
@@ -67,15 +60,15 @@ def find_mistake(root: type, given: Mapping[str, Any]) -> str | None:
     return _mistake_in_options("", "", options_of(root), given)
 
 
-def _mistake(path: str, given: Any, wanted: Any) -> str | None:
+def mistake_in_value(path: str, given: Any, wanted: Any) -> str | None:
     """Describes why a value does not fit a type; None if it does."""
     kinds, value = list(members(wanted)), given
     words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
-    if Any in kinds or (isinstance(given, Typed) and (str in kinds or given in words)):
+    if Any in kinds or (isinstance(given, str) and (str in kinds or given in words)):
         return None
-    if isinstance(given, Typed) and given:
+    if isinstance(given, str) and given:
         with suppress(yaml.YAMLError):
-            value = parse_yaml(str(given))
+            value = parse_yaml(given)
     if value is None:
         return None if NoneType in kinds else f"{path} is null; give {_in_words(path, kinds)}, or leave it out"
     found = [_why_not(path, value, kind) for kind in kinds if kind is not NoneType]
@@ -85,12 +78,11 @@ def _mistake(path: str, given: Any, wanted: Any) -> str | None:
     if whole or not (words or any(kind in (int, float, bool) for kind in kinds)):
         for why in filter(None, found):
             return why
-    shown = repr(str(given) if isinstance(given, Typed) else given)
     if str in kinds and not whole:
-        return f"{path} is {shown}, which is not text; write it in quotes: '{value}'"
+        return f"{path} is {given!r}, which is not text; write it in quotes: '{value}'"
     hint = (write_point(str(given)) if float in kinds else "") or write_space(str(given))
     near = suggest(value, words, SIMILAR) if isinstance(value, str) else ""
-    return f"{path} is {shown}{hint or f'{near}; give {_in_words(path, kinds)}'}"
+    return f"{path} is {given!r}{hint or f'{near}; give {_in_words(path, kinds)}'}"
 
 
 def _why_not(path: str, value: Any, kind: Any) -> str | None:
@@ -103,13 +95,13 @@ def _why_not(path: str, value: Any, kind: Any) -> str | None:
     if origin in (dict, Mapping):
         if not isinstance(value, dict):
             return ""
-        return next(filter(None, (_mistake(f"{path}.{name}", one, inner[-1]) for name, one in value.items())), None)
+        return next(
+            filter(None, (mistake_in_value(f"{path}.{name}", one, inner[-1]) for name, one in value.items())), None
+        )
     base, placed = base_of(kind)
     if base is not None:
         return "" if isinstance(value, list) else _mistake_in_class(path, value, base, placed)
     if is_dataclass(kind):
-        if isinstance(value, dict) and "class_path" in value:  # a text, below which an option was given
-            return _mistake(path, value["class_path"], kind)
         return _mistake_in_options(path, path, options_of(kind), value) if isinstance(value, dict) else ""
     if kind is float:
         if isinstance(value, str) and not re.fullmatch(r"[-+\d._]+[eE][-+]?\d+", value):  # a text for YAML alone
@@ -121,20 +113,17 @@ def _why_not(path: str, value: Any, kind: Any) -> str | None:
 
 
 def _mistake_in_list(path: str, value: Any, inner: Sequence[Any]) -> str | None:
-    if isinstance(value, list):
-        for k, one in enumerate(value):
-            kind = inner[min(k, len(inner) - 1)]
-            if kind is int and (numbers := spell_range(str(one))):
-                return f"{path}[{k}] is {one!r}; write {numbers}"
-            if (wrong := _mistake(f"{path}[{k}]", one, kind)) is not None:
-                return wrong
-        return None
     if isinstance(value, dict):
         return ""
-    found = _mistake(path, value, inner[0])
-    if found is None:
-        return f"{path} is {value!r}; give a list, such as {[value]}"
-    return found if base_of(inner[0])[0] else f"{path} is {value!r}; give a list, each entry {_in_words(path, inner)}"
+    is_text = isinstance(value, str) and base_of(inner[0])[0] is None
+    entries = value if isinstance(value, list) else split_list(value) if is_text else [value]
+    for k, one in enumerate(entries):
+        kind = inner[min(k, len(inner) - 1)]
+        if kind is int and (numbers := spell_range(str(one))):
+            return f"{path}[{k}] is {one!r}; write {numbers}"
+        if (wrong := mistake_in_value(f"{path}[{k}]", one, kind)) is not None:
+            return wrong
+    return None if isinstance(value, list) else f"{path} is {value!r}; give a list: [{', '.join(map(str, entries))}]"
 
 
 def _mistake_in_class(path: str, value: Any, base: Any, placed: int) -> str | None:
@@ -143,7 +132,7 @@ def _mistake_in_class(path: str, value: Any, base: Any, placed: int) -> str | No
         return f"{path} names no class; write {path}: {{class_path: NAME, init_args: {{...}}}}"
     given = value.get("init_args", {}) if isinstance(value, dict) else {}
     for key in value if isinstance(value, dict) else ():
-        if key not in ("class_path", "init_args", "dict_kwargs", KEPT):
+        if key not in ("class_path", "init_args", "dict_kwargs"):
             return (
                 f"{path}: {key!r} is next to class_path; write options under init_args: "
                 f"{{class_path: {name}, init_args: {{{key}: {value[key]}}}}}"
@@ -156,9 +145,6 @@ def _mistake_in_class(path: str, value: Any, base: Any, placed: int) -> str | No
     except InputError as error:
         return str(error)
     known = options_of(kind, placed)
-    if isinstance(value, dict):
-        given = {option: part for option, part in value.get(KEPT, {}).items() if option in known} | given
-    given = {option: _as_in_a_class(part) for option, part in given.items()}
     for option in known:
         if known[option].required and not known[option].typed:
             return f"{path}: {describe_untyped(f'{kind.__module__}.{kind.__name__}', option)}"
@@ -168,14 +154,6 @@ def _mistake_in_class(path: str, value: Any, base: Any, placed: int) -> str | No
     if from_data := [FROM_DATA[option] for option in missing if option in FROM_DATA]:
         return f"{path}: {name} needs {', '.join(missing)}; to take values from the data, write {', '.join(from_data)}"
     return f"{path}: {name} needs {', '.join(missing)}; give it under init_args" if missing else None
-
-
-def _as_in_a_class(value: Any) -> Any:
-    """Returns the list, mapping or null that a text is for the parser, even if an option of a class takes a text."""
-    with suppress(yaml.YAMLError):
-        parsed = parse_yaml(str(value)) if isinstance(value, Typed) and value else value
-        return parsed if parsed is None or isinstance(parsed, (dict, list)) else value
-    return value
 
 
 def _mistake_in_options(
@@ -192,7 +170,7 @@ def _mistake_in_options(
                 near = write_space(name) or suggest(name, known)
             listed = f"Its options: {', '.join(known)}" if known else "A file can set none; write a class of your own"
             return f"{owner} has no option {name!r}{near}. {listed}"
-        if (found := _mistake(f"{path}.{name}".lstrip("."), value, known[name].kind)) is not None:
+        if (found := mistake_in_value(f"{path}.{name}".lstrip("."), value, known[name].kind)) is not None:
             return found
     return None
 

@@ -3,12 +3,13 @@
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from lit_cfl.config.catalogue import config_files, is_piped
+from lit_cfl.config.catalogue import config_files
 from lit_cfl.config.own_code import inside
 from lit_cfl.config.words import arrange, given_options
 from lit_cfl.errors import InputError, write_space
@@ -69,9 +70,9 @@ def code_folders(arguments: Sequence[str], opened: Path | None = None) -> list[s
     Raises:
         InputError: a file records a relative folder, whose meaning depends on the current folder.
     """
-    files = [file for file in config_files(arguments) if Path(file).is_file()]  # others are names of packaged ones
+    files = [file for file in config_files(arguments) if Path(file).exists()]  # others are names of packaged ones
     recorded = [folder for file in files for folder in read_folders(file, read_config(file))]
-    of_files = [str(Path(file).parent.resolve()) for file in files if not is_piped(file)]
+    of_files = [str(Path(file).parent.resolve()) for file in files if Path(file).is_file()]
     folders = dict.fromkeys([*recorded, *of_files, str(Path().resolve())])
     return [folder for folder in folders if opened is None or not inside(folder, opened)]
 
@@ -187,7 +188,7 @@ def read_config(file: str | Path) -> dict[str, Any]:
             f"--config FILE.yaml --data ArrayData --data.source {file}"
         )
     try:
-        text = Path(file).read_text(encoding="utf-8")
+        text = Path(file).read_text("utf-8") if Path(file).is_file() else _read_pipe(str(file))
         content = _StrictLoader(text).get_single_data()
     except UnicodeDecodeError as error:
         raise InputError(f"{file} is not UTF-8 text: {error}") from error
@@ -199,6 +200,12 @@ def read_config(file: str | Path) -> dict[str, Any]:
         held = {type(None): "nothing", list: "a list"}.get(type(content), f"only {content!r:.60}")
         raise InputError(f"{file} holds {held} instead of options; write one per line, such as rounds: 10")
     return content
+
+
+@cache
+def _read_pipe(path: str) -> str:
+    """Reads a pipe, as in `--config <(...)`, which has its content only once."""
+    return Path(path).read_text("utf-8")
 
 
 def _describe_yaml_error(text: str, error: yaml.YAMLError) -> str:

@@ -1,24 +1,18 @@
-"""The options of live classes, the classes that an option can name, and the values given in files and words."""
+"""The options of live classes, and the classes that an option can name."""
 
 import inspect
-import json
-import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import is_dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
-
-import yaml
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from lit_cfl.config import catalogue
-from lit_cfl.config.words import FLAGS, given_options, split_list
 from lit_cfl.errors import InputError, find_user_frame, is_installed, suggest
-from lit_cfl.storage.yaml_files import parse_yaml
 
 ELSEWHERE = {
     "clients_per_round": "cohort_size",
@@ -37,14 +31,8 @@ FROM_DATA = {
     "num_labels": "num_labels: int | None = None",
     "vocabulary": "vocabulary: int = 0",
 }  # arguments of nets that follow from the data, with their declarations
-KEPT = "options of another class"  # key for those that were given before the class
-_BARE = re.compile(r"[\w./+-]+")  # matches entries of a list that need no quotes in YAML
 SIMILAR = 0.65  # similarity from which one class name is taken for another
 PLAIN = (int, float, bool, str, NoneType, Path)
-
-
-class Typed(str):
-    """The text of a value on a command line."""
 
 
 class Option(NamedTuple):
@@ -82,7 +70,7 @@ def options_of(kind: Any, placed: int = 0) -> dict[str, Option]:
 
 def option_names(kind: Any, given: Any, path: str = "") -> Iterator[str]:
     """Yields the dotted names of the options of a class and of the classes and groups that are chosen below it."""
-    _, known, node = _below(kind, given)
+    known, node = _below(kind, given)
     for name, option in known.items():
         yield f"{path}{name}"
         yield from option_names(option.kind, node.get(name) if isinstance(node, Mapping) else None, f"{path}{name}.")
@@ -102,8 +90,13 @@ def guess_option(option: str, names: Sequence[str]) -> str | None:
     return next(iter([*near, *longer]), None)
 
 
-def _below(kind: Any, given: Any) -> tuple[str, dict[str, Option], Any]:
-    """Returns the name and the options of the class or group that is chosen for an option, and their values."""
+def options_below(kind: Any, given: Any) -> dict[str, Option]:
+    """Returns the options of the class or group that is chosen for an option."""
+    return _below(kind, given)[0]
+
+
+def _below(kind: Any, given: Any) -> tuple[dict[str, Option], Any]:
+    """Returns the options of the class or group that is chosen for an option, and their values."""
     for one in members(kind):
         base, placed = base_of(one)
         if base is not None:
@@ -111,112 +104,25 @@ def _below(kind: Any, given: Any) -> tuple[str, dict[str, Option], Any]:
             with suppress(Exception):  # a user's module may raise anything
                 found = find_class("", str(name), base)
                 arguments = (given.get("init_args") or {}) if isinstance(given, Mapping) else {}
-                return f"{found.__module__}.{found.__name__}", options_of(found, placed), arguments
+                return options_of(found, placed), arguments
         elif is_dataclass(one):
-            return "", options_of(one), given
-    return "", {}, None
+            return options_of(one), given
+    return {}, None
 
 
-def with_lists(root: type, contents: Iterable[Mapping[str, Any]], words: Sequence[str]) -> list[str]:
-    """Writes the values of options that take a list as a list in YAML: `0 1`, `0,1` and `[0, 1]` are the same list.
-
-    Raises:
-        InputError: an option has no type annotation, so that its value would stay a text.
-    """
-    given, found = merge(contents, words), []
-    for word in words:
-        option, _, text = word.partition("=")
-        kinds = list(members(_type_of(root, given, option.removeprefix("--"))))
-        literals = [one for kind in kinds for one in get_args(kind) if get_origin(kind) is Literal]
-        lists = [kind for kind in kinds if get_origin(kind) in (list, Sequence, tuple)]
-        others = [kind for kind in kinds if kind not in (*lists, NoneType) and get_origin(kind) is not Literal]
-        several = " " in text or not others
-        if lists and several and text not in ("null", "~", *literals) and not text.startswith(("[", "{")):
-            is_text = get_args(lists[0])[0] is str
-            entries = [json.dumps(one) if is_text or not _BARE.fullmatch(one) else one for one in split_list(text)]
-            word = f"{option}=[{', '.join(entries)}]"
-        found.append(word)
-    return found
-
-
-def _type_of(root: type, given: Any, option: str) -> Any:
-    """Returns the type of an option of a class or of the classes chosen below it; None if there is no such option."""
-    kind: Any = root
-    for part in _parts(option):
-        owner, known, given = _below(kind, given)
+def option_at(root: type, given: Any, path: str) -> Option | None:
+    """Returns an option of a class or of the classes that are chosen below it; None if there is no such option."""
+    known, found = options_of(root), None
+    for part in parts_of(path):
         found = known.get(part)
         if found is None:
             return None
-        if not found.typed:
-            raise InputError(describe_untyped(owner, part))
-        kind, given = found.kind, given.get(part) if isinstance(given, Mapping) else None
-    return kind
+        known, given = _below(found.kind, given.get(part) if isinstance(given, Mapping) else None)
+    return found
 
 
-def merge(contents: Iterable[Mapping[str, Any]], words: Sequence[str]) -> dict[str, Any]:
-    """Merges files, in order, and then a command line, whose values are `Typed`; nested as in a file."""
-    given: dict[str, Any] = {}
-    for content in contents:
-        for option, value in flatten("", content):
-            _put(given, option, value)
-    for option, text in given_options(words):
-        if option not in (*FLAGS, "config"):
-            name = re.sub(r"\+$|\.class_path$|\.help$", "", option)
-            for inner, value in flatten(name, _read_typed(text)):
-                _put(given, inner, value)
-    return given
-
-
-def _read_typed(text: str) -> Any:
-    """Reads a class with its arguments, or a YAML file of options, from the command line; other texts are `Typed`."""
-    with suppress(yaml.YAMLError, OSError, ValueError):
-        is_file = text.endswith((".yaml", ".yml", ".json")) and Path(text).is_file()
-        found = parse_yaml(Path(text).read_text("utf-8") if is_file else text)
-        if isinstance(found, dict) and (not found or is_file or not {"class_path", "init_args"}.isdisjoint(found)):
-            return found
-    return Typed(text)
-
-
-def has_empty_group(value: Any) -> bool:
-    """Returns whether a part of a file has an option with nothing in it, which a parser drops, known or not."""
-    return isinstance(value, dict) and (not value or any(map(has_empty_group, value.values())))
-
-
-def flatten(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the options in a part of a file with their dotted names; a class comes before its arguments."""
-    if not isinstance(value, dict) or "dict_kwargs" in value or (not value and path):
-        yield path, value
-        return
-    if "class_path" in value:
-        if not set(value) <= {"class_path", "init_args"} or not isinstance(value.get("init_args", {}), dict):
-            yield path, value  # to be explained as a whole
-            return
-        yield path, value["class_path"]
-    for name, part in (value.get("init_args", {}) if set(value) <= {"class_path", "init_args"} else value).items():
-        yield from flatten(f"{path}.{name}".lstrip("."), part)
-
-
-def _put(node: dict[str, Any], option: str, value: Any) -> None:
-    """Sets a dotted option. Another class keeps those options of the one before that it has, too, as in the parser."""
-    *above, last = _parts(option)
-    for part in above:
-        below = node.get(part)
-        if isinstance(below, Typed) and below.startswith("{"):
-            below = parse_yaml(str(below))
-        below = {"class_path": below} if isinstance(below, str) else below
-        node[part] = below = below if isinstance(below, dict) else {}
-        if "class_path" in below:
-            below["init_args"] = below.get("init_args") or {}
-        node = below["init_args"] if "class_path" in below else below
-    before = node.get(last)
-    if isinstance(before, dict) and "class_path" in before and isinstance(value, str):
-        if value != before["class_path"]:
-            node[last] = {"class_path": value, KEPT: before.get(KEPT, {}) | (before.get("init_args") or {})}
-    elif value != {} or before is None:
-        node[last] = value
-
-
-def _parts(option: str) -> list[str]:
+def parts_of(option: str) -> list[str]:
+    """Splits a dotted option into the names on its path."""
     return [part for part in option.split(".") if part != "init_args"]
 
 

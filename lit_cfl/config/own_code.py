@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from lit_cfl.errors import InputError, Notice, is_installed
-from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.yaml_files import leaves
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")  # matches paths of classes and functions, among others
@@ -49,22 +48,17 @@ def no_code_from(directory: Path | None) -> Iterator[None]:
         sys.meta_path.remove(guard)
 
 
-def announce_own_code(directory: Path, parts: Iterable[Path], folders: Sequence[str]) -> None:
+def announce_own_code(directory: Path, configs: Iterable[Any], folders: Sequence[str]) -> None:
     """Warns of the user's own classes that are loaded by opening a directory, and names their folders.
 
     Args:
         directory: Directory to open.
-        parts: Folders in it that hold a `config.yaml`, perhaps itself.
+        configs: Configurations in it, as plain values.
         folders: Folders of the user's own files, which Python searches after installed packages.
 
     Raises:
-        InputError: one of the classes lies in the directory itself; see also `stored_config`.
+        InputError: one of the classes lies in the directory itself.
     """
-    announce_classes(directory, [stored_config(part) for part in parts], folders)
-
-
-def announce_classes(directory: Path, configs: Iterable[Any], folders: Sequence[str]) -> None:
-    """Warns of the user's own classes named in configurations already read; see `announce_own_code`."""
     found: dict[str, str] = {}
     for config in configs:
         for _, name in leaves(config):
@@ -74,7 +68,7 @@ def announce_classes(directory: Path, configs: Iterable[Any], folders: Sequence[
                 found[name] = place
     if found:
         listed = ", ".join(f"{name} from {place}" for name, place in sorted(found.items()))
-        warnings.warn(Notice(f"opening {directory} loads code that is not part of Lit-CFL: {listed}"), stacklevel=4)
+        warnings.warn(Notice(f"opening {directory} loads code that is not part of Lit-CFL: {listed}"), stacklevel=3)
 
 
 def inside(place: str | Path, directory: Path) -> bool:

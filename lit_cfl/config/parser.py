@@ -1,20 +1,27 @@
 """Builds an Experiment from a YAML file and command-line options."""
 
-from argparse import SUPPRESS
+import re
+from argparse import SUPPRESS, Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache
 from pathlib import Path
 from typing import Any
 from warnings import warn
 
-from jsonargparse import ArgumentError, ArgumentParser, Namespace
+from jsonargparse import ArgumentError, ArgumentParser
 from lightning import LightningModule
 
 from lit_cfl.config import catalogue
-from lit_cfl.config.build import GROUPS, ConfiguredExperiment, build_experiment, instantiate, require_values
+from lit_cfl.config.build import (
+    OPTIONS,
+    ConfiguredExperiment,
+    build_experiment,
+    instantiate,
+    option_parser,
+    parse_options,
+)
 from lit_cfl.config.explain import explain
 from lit_cfl.config.files import (
     LOGGER_PATHS,
@@ -24,9 +31,9 @@ from lit_cfl.config.files import (
     with_absolute_paths,
     with_recorded_config,
 )
-from lit_cfl.config.live_options import has_empty_group, options_of, with_lists
+from lit_cfl.config.merge import merge
 from lit_cfl.config.own_code import announce_own_code, no_code_from
-from lit_cfl.config.words import arrange, given_options
+from lit_cfl.config.words import given_options, has_empty_group
 from lit_cfl.datamodules.federated import FederatedDataModule
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.experiment import Experiment
@@ -36,10 +43,11 @@ from lit_cfl.storage.yaml_files import parse_yaml
 
 _OF_RUN = ("resume", "run_dir", "new_plan", "tiny", "dry-run", "quiet", "json")  # options of a command that trains
 _OF_COMMAND: dict[str, Any] = {
-    **dict.fromkeys(("config", *_OF_RUN, "dry_run", "code", "data_commit", "format", "out"), Any),
+    **dict.fromkeys((*_OF_RUN, "dry_run", "code", "data_commit", "format", "out"), Any),
     "seed": int | None,
 }  # types of the options that are not an experiment's
-_OPTIMIZER = "task.init_args.optimizer"
+_OF_DATA = ("data", "name", "seeds")  # options of an experiment that `lit-cfl data` uses
+_HELP = re.compile(r"-h|--help|--print_config(=.*)?|--[\w.]+\.help(=.*)?")
 
 
 @dataclass(frozen=True)
@@ -74,50 +82,23 @@ class DataRequest:
     out: str | None
 
 
-@cache
-def experiment_parser(prog: str) -> ArgumentParser:
-    """Returns the parser of all experiment options, built once per process."""
-    return _new_parser(prog)
-
-
-def _new_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
-    """Builds a parser of all experiment options, with help texts from the docstrings.
-
-    Args:
-        prog: Name of the command.
-        ignored: Options of an experiment that may have any value or be missing, as the command trains nothing; the
-            help does not list them.
-    """
-    parser = ArgumentParser(
-        prog=prog,
-        exit_on_error=False,
-        allow_abbrev=False,
-        description="Runs an experiment and its baseline into a run directory.",
-    )
-    parser.add_argument("--config", action="config", help="A YAML file, or the name of one of `lit-cfl list configs`.")
-    parser.add_argument("--seed", type=int | None, help="One seed in place of the file's.")
-    # this option and the next two are written by runs
-    parser.add_argument("--code", type=list[str], default=[], help=SUPPRESS)
-    parser.add_argument("--data_commit", type=str | None, help=SUPPRESS)
-    parser.add_argument("--format", type=int | None, help=SUPPRESS)
-    for name in ignored:
-        parser.add_argument(f"--{name}", type=Any, help=SUPPRESS)
-    if not ignored:
-        _add_run_options(parser)
-    parser.add_class_arguments(Experiment, as_group=not ignored, skip={"task", *ignored})
-    if not ignored:
-        parser.add_argument_group("The LightningModule that each client trains").add_subclass_arguments(
-            LightningModule,
-            "task",
-            as_group=False,
-            metavar="NAME",
-            help="Class of the task, such as Classification; --task.<option> VALUE sets one of its options.",
-        )
-    return parser
-
-
-def _add_run_options(parser: ArgumentParser) -> None:
+def help_parser(prog: str) -> ArgumentParser:
+    """Builds a parser for the help and the resolved configuration of a command; help texts are the docstrings."""
+    parser = ArgumentParser(prog=prog, exit_on_error=False, allow_abbrev=False)
     add = parser.add_argument
+    add("--config", action="config", help="A YAML file, or the name of one of `lit-cfl list configs`.")
+    add("--seed", type=int | None, help="One seed in place of the file's.")
+    for name in ("code", "data_commit", "format"):  # written by runs
+        add(f"--{name}", type=Any, help=SUPPRESS)
+    if prog == "lit-cfl data":
+        parser.description = "Shows how the data are divided: a table, and pictures and the partition file in a folder."
+        add("--out", metavar="DIR", help="Folder for the files (default: runs/<name>-data).")
+        ignored = set(OPTIONS).difference(_OF_DATA)
+        for name in ignored:
+            add(f"--{name}", type=Any, help=SUPPRESS)
+        parser.add_class_arguments(Experiment, as_group=False, skip=ignored)
+        return parser
+    parser.description = "Runs an experiment and its baseline into a run directory."
     add("--run_dir", type=str | None, help="Directory of the run (default: runs/<name>-<time>).")
     add("--resume", metavar="RUN_DIR", help="Resume a run; with --config, start it if there is none.")
     add("--new_plan", action="store_true", help="With --resume: use a new plan for this machine.")
@@ -125,6 +106,15 @@ def _add_run_options(parser: ArgumentParser) -> None:
     add("--dry-run", action="store_true", help="Print the size and the estimated time of the run; run nothing.")
     add("--quiet", action="store_true", help="Print only errors, and the run directory at the end.")
     add("--json", action="store_true", help="Print only a JSON object for each evaluated round and each summary.")
+    parser.add_class_arguments(Experiment, as_group=True, skip={"task"})
+    parser.add_argument_group("The LightningModule that each client trains").add_subclass_arguments(
+        LightningModule,
+        "task",
+        as_group=False,
+        metavar="NAME",
+        help="Class of the task, such as Classification; --task.<option> VALUE sets one of its options.",
+    )
+    return parser
 
 
 def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run", opened: Path | None = None) -> RunRequest:
@@ -140,102 +130,98 @@ def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run", opened: Path 
     """
     arguments, resumed = with_recorded_config(arguments)
     if resumed is not None and (resumed / "config.yaml").is_file():
-        announce_own_code(resumed, [resumed], code_folders(arguments, resumed))
+        announce_own_code(resumed, [stored_config(resumed)], code_folders(arguments, resumed))
     with no_code_from(opened or resumed):
         code = append_to_path(arguments, opened or resumed)
-        parser = experiment_parser(prog)
-        read = _read(parser, arguments)
-        _require_recorded_plan(read, arrange(arguments))
-        if read.seed is not None:
-            read.seeds = [read.seed]
-        config = parse_yaml(parser.dump(read, skip_unset=False, skip_validation=True))  # `_read` has validated it
-        options: dict[str, Any] = {name: value for name, value in config.items() if name not in _OF_COMMAND}
-        # a resumed run is tiny, too, and finds the same files
-        marked = {"tiny": True} if read.tiny else {}
-        return RunRequest(build_experiment(options | marked | {"code": code}, read), read, _find_changed(read))
+        return _build(arguments, [], prog, code)
+
+
+def parse_content(content: Mapping[str, Any], words: Sequence[str]) -> ConfiguredExperiment:
+    """Builds the experiment of a file's content and of further words. Raises InputError for what cannot be used."""
+    return _build(words, [content], "lit-cfl run", list(content.get("code") or [])).experiment
+
+
+def _build(arguments: Sequence[str], contents: Sequence[Any], prog: str, code: Sequence[str]) -> RunRequest:
+    words, contents, given = _merge(arguments, contents)
+    parser = option_parser(frozenset())
+    read = _parse(parser, words, given, prog)
+    options = Namespace(**{name.replace("-", "_"): given.get(name) for name in _OF_RUN})
+    _require_recorded_plan(options, read.plan, words)
+    config = parse_yaml(parser.dump(read, skip_unset=False, skip_validation=True))  # `_parse` has validated it
+    # a resumed run is tiny, too, and finds the same files
+    marked = {"tiny": True} if options.tiny else {}
+    experiment = build_experiment(config | marked | {"code": list(code)}, read)
+    return RunRequest(experiment, options, _find_changed(contents, given))
 
 
 def parse_data(arguments: Sequence[str]) -> DataRequest:
     """Parses the command line of `lit-cfl data`, which needs no task and no algorithm."""
-    ignored = [name for name in options_of(Experiment) if name not in ("data", "name", "seeds")]
-    parser = _new_parser("lit-cfl data", ignored)
-    parser.description = "Shows how the data are divided: a table, and pictures and the partition file in a folder."
-    parser.add_argument("--out", metavar="DIR", help="Folder for the files (default: runs/<name>-data).")
-    for name in _OF_RUN:
-        parser.add_argument(f"--{name}", nargs="?", const="given", help=SUPPRESS)
     append_to_path(arguments)
-    read = _read(parser, arguments, ignored)
-    foreign = [name for name in _OF_RUN if read[name.replace("-", "_")]]
-    if foreign:
+    words, _, given = _merge(arguments)
+    if foreign := [name for name in _OF_RUN if given.get(name)]:
         raise InputError(f"--{foreign[0]} is an option of lit-cfl run; lit-cfl data trains nothing, leave it out")
-    given = [option for option, _ in given_options(arrange(arguments))]
-    if unused := [f"--{option}" for option in given if option.partition(".")[0] in ignored]:
+    ignored = [name for name in OPTIONS if name not in _OF_DATA]
+    if unused := [f"--{option}" for option, _ in given_options(words) if option.partition(".")[0] in ignored]:
         warn(f"lit-cfl data trains nothing, and does not use {', '.join(unused)}", Notice, stacklevel=2)
-    only_data = ArgumentParser(exit_on_error=False)
-    only_data.add_subclass_arguments(FederatedDataModule, "data", required=True)
+    parser = option_parser(frozenset(ignored))
+    read = _parse(parser, words, given, "lit-cfl data", ignored)
     # absolute paths as in `build_experiment`, so that both commands print the same errors
+    only_data = option_parser(frozenset(OPTIONS) - {"data"})
     data = only_data.parse_object({"data": with_absolute_paths(read.data.as_dict())})
-    module = instantiate(only_data, data).data
-    return DataRequest(module, read.name, read.seeds[0] if read.seed is None else read.seed, read.out)
+    return DataRequest(instantiate(only_data, data).data, read.name, read.seeds[0], given.get("out"))
 
 
 def merge_files(files: Sequence[str]) -> dict[str, Any]:
-    """Merges the options in files of an experiment as `lit-cfl run` does, without defaults.
-
-    Raises:
-        InputError: an option cannot be used.
-    """
+    """Merges the options in files of an experiment as `lit-cfl run` does, without defaults."""
     words = [f"--config={file}" for file in files]
     code = append_to_path(words)
-    named = any("algorithm" in read_config(file) for file in files)
-    parser = experiment_parser("lit-cfl run")
-    read = _read(parser, [*words, *([] if named else ["--algorithm=FedAvg"])], defaults=False)
-    merged: dict[str, Any] = parse_yaml(parser.dump(read, skip_unset=False, skip_validation=True))
-    return {name: value for name, value in merged.items() if named or name != "algorithm"} | {"code": code}
+    return _merge(words)[2] | {"code": code}
 
 
-def _read(
-    parser: ArgumentParser, arguments: Sequence[str], ignored: Sequence[str] = (), defaults: bool = True
-) -> Namespace:
-    """Parses the words of a command. Raises InputError with the first option that cannot be used."""
-    words = arrange(catalogue.rename_configs(arguments, catalogue.config_path))
-    contents = [read_config(file) for file in catalogue.config_files(words)]
+def _merge(arguments: Sequence[str], contents: Sequence[Any] = ()) -> tuple[list[str], list[Any], dict[str, Any]]:
+    """Returns the arranged words of a command, the contents of all files, and the options that both give."""
+    words = catalogue.arrange_with_paths(arguments)
+    contents = [*contents, *map(read_config, catalogue.config_files(words))]
     if any("space" in content for content in contents):
         raise InputError("space and base are options of a study; run its file with lit-cfl tune or lit-cfl launch")
     for word in words:
         if not word.startswith("-"):
             raise InputError(_describe_lone_word(word))
     _require_one_choice_of_seeds(contents, words)
-    words = with_lists(Experiment, contents, words)
+    return words, contents, merge(Experiment, contents, words)
 
-    def refused() -> str | None:
-        return explain(Experiment, contents, words, _OF_COMMAND | dict.fromkeys(ignored, Any), parser.prog)
 
+def _parse(
+    parser: ArgumentParser, words: Sequence[str], given: Mapping[str, Any], prog: str, ignored: Sequence[str] = ()
+) -> Any:
+    """Parses the options of an experiment. Raises InputError with the first that cannot be used."""
+    own = _OF_COMMAND | dict.fromkeys(ignored, Any)
+    options = {name: value for name, value in given.items() if name not in own}
+    if given.get("seed") is not None:
+        options["seeds"] = [given["seed"]]
     try:
-        read = parser.parse_args(words, defaults=defaults)
+        if any(map(_HELP.fullmatch, words)):
+            help_parser(prog).parse_args(words)
+        read = parse_options(parser, options)
         _put_home_into_loggers(read)
-        require_values(parser, read, [] if ignored else GROUPS)
-        if defaults and read.task is None and "task" not in ignored:  # the parser asks for no task
-            raise ArgumentError(None, "no task is given")
-        if any(map(has_empty_group, contents)) and (found := refused()):
+        if has_empty_group(given) and (found := explain(Experiment, given, own, prog)):
             raise ArgumentError(None, found)
     except Exception as error:  # a user's module may raise anything
         found = None
         with suppress(Exception):  # inspecting a user's class, too
-            found = refused()
+            found = explain(Experiment, given, own, prog)
         if found is None and not isinstance(error, (ArgumentError, TypeError)):
             raise
         raise InputError(found or " ".join(str(error).split())) from error
     return read
 
 
-def _put_home_into_loggers(read: Namespace) -> None:
+def _put_home_into_loggers(read: Any) -> None:
     """Replaces `~` in the folders of loggers, most of which would create a folder named `~`."""
-    tracking = read.get("tracking")
-    for logger in (tracking.get("loggers") if isinstance(tracking, Namespace) else None) or []:
-        given = logger.get("init_args") if isinstance(logger, Namespace) else None
+    for logger in read.get("tracking.loggers") or []:
+        given = logger.get("init_args") or {}
         for name in LOGGER_PATHS:
-            if isinstance(given, Namespace) and str(given.get(name)).startswith("~"):
+            if str(given.get(name)).startswith("~"):
                 given[name] = str(expand_home(given[name]))
 
 
@@ -250,16 +236,16 @@ def _describe_lone_word(word: str) -> str:
     return f"{word!r} has no option before it; write {written}"
 
 
-def _require_recorded_plan(read: Namespace, words: Sequence[str]) -> None:
+def _require_recorded_plan(options: Namespace, plan: Any, words: Sequence[str]) -> None:
     """With `--resume`, refuses a plan other than the run's unless `--new_plan` is given."""
-    if read.resume is None or read.new_plan:
+    if options.resume is None or options.new_plan:
         return
-    path = resolve_directory(read.resume, "--resume")
+    path = resolve_directory(options.resume, "--resume")
     plans = [(stored_config(part) or {}).get("plan") for part in (path, *sorted(path.glob("seed-*")))]
     recorded: dict[str, Any] = next(filter(None, plans), {})
-    if recorded and read.plan is None and "plan" in dict(given_options(words)):
+    if recorded and plan is None and "plan" in dict(given_options(words)):
         raise InputError("--plan is null, but a resumed run keeps its plan; leave it out, or add --new_plan")
-    for name, value in ({} if read.plan is None else vars(read.plan)).items():
+    for name, value in ({} if plan is None else vars(plan)).items():
         if value is not None and value != recorded.get(name, value):
             raise InputError(
                 f"plan.{name} is {value}, but a resumed run keeps the plan that it was started with, in which it is "
@@ -275,27 +261,30 @@ def _require_one_choice_of_seeds(contents: Sequence[Mapping[str, Any]], words: S
         raise InputError("seed and seeds are both given; leave one of them out")
 
 
-def _find_changed(read: Namespace) -> list[str]:
-    """Returns notices of the file's options that are dropped or kept because another class was chosen."""
+def _find_changed(contents: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) -> list[str]:
+    """Returns notices of the files' options that are dropped or kept because another class was chosen."""
     notices = []
-    for path in read.config or []:
-        written: dict[str, Any] = read_config(str(path))
-        if isinstance(task := written.get("task"), dict):
-            written[_OPTIMIZER] = (task.get("init_args") or {}).get("optimizer")
-        for part in ("algorithm", "baseline", "data", "task", _OPTIMIZER):
-            before, now = written.get(part), read.get(part)
-            if not isinstance(before, dict) or not isinstance(now, Namespace):
+    for content in contents:
+        for option in ("algorithm", "baseline", "data", "task", "task.optimizer"):
+            (was, before), (name, now) = _chosen(content, option), _chosen(given, option)
+            if not was or not name or was == name:
                 continue
-            was, name = str(before.get("class_path")).rpartition(".")[2], now.class_path.rpartition(".")[2]
-            if was == name:
-                continue
-            options, taken = before.get("init_args") or {}, now.get("init_args", {})
-            lost = [key for key in options if key not in taken]
-            kept = [f"{key} {value}" for key, value in options.items() if key in taken and taken[key] == value]
+            lost = [key for key in before if key not in now]
+            kept = [f"{key} {value}" for key, value in before.items() if key in now and now[key] == value]
             if lost:
-                option = part.replace(".init_args", "")
                 notices.append(f"{option} is now {name}: the file's options for {was} do not apply ({', '.join(lost)})")
             # otherwise FLUX would choose the number of clusters itself, and Adam would have its own learning rate
-            if kept and part in ("algorithm", _OPTIMIZER):
+            if kept and option in ("algorithm", "task.optimizer"):
                 notices.append(f"{name} runs with the file's {', '.join(kept)}")
     return notices
+
+
+def _chosen(content: Any, option: str) -> tuple[str, Mapping[str, Any]]:
+    """Returns the short name and the arguments of the class that is chosen for an option; no name if there is none."""
+    arguments = content
+    for part in option.split("."):
+        found = arguments.get(part)
+        if not isinstance(found, dict) or not isinstance(found.get("class_path"), str):
+            return "", {}
+        name, arguments = found["class_path"].rpartition(".")[2], found.get("init_args") or {}
+    return name, arguments

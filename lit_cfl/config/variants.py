@@ -4,16 +4,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from lit_cfl.config.build import ConfiguredExperiment
 from lit_cfl.config.catalogue import config_path
-from lit_cfl.config.files import append_to_path, read_config, valid_anywhere
-from lit_cfl.config.parser import parse_run
+from lit_cfl.config.files import append_to_path, read_config, read_folders, valid_anywhere
+from lit_cfl.config.parser import parse_content
 from lit_cfl.config.words import require_words
 from lit_cfl.errors import InputError
-from lit_cfl.storage.config_file import as_yaml
 
 Config = Mapping[str, Any]  # content of an experiment's file
 
@@ -61,14 +59,7 @@ def build(config: Config, words: Sequence[str] = ()) -> ConfiguredExperiment:
 
     Its `code` is that of the configuration, since the current folder of a worker is a temporary folder of Ray's.
     """
-    with TemporaryDirectory(prefix="lit-cfl-") as folder:
-        file = Path(folder) / "experiment.yaml"
-        file.write_text(as_yaml(config), encoding="utf-8")
-        try:
-            experiment = parse_run(["--config", str(file), *words]).experiment
-        except InputError as error:  # the user does not know this file
-            message = str(error).replace(f"{file}: ", "").replace(str(file), "this configuration")
-            raise InputError(message) from error
-        finally:  # the parser has added the file's folder
-            sys.path[:] = [path for path in sys.path if path != str(Path(folder).resolve())]
-    return experiment.with_options(code=list(config.get("code") or []))
+    for folder in (*read_folders("this configuration", config), str(Path().resolve())):
+        if folder not in sys.path:
+            sys.path.append(folder)
+    return parse_content(config, words)

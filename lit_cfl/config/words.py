@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from lit_cfl.errors import InputError
 
@@ -46,6 +47,25 @@ def given_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         if word.startswith("--"):
             option, _, value = word.removeprefix("--").partition("=")
             yield option, value
+
+
+def flatten(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the options in a part of a file with their dotted names; a class comes before its arguments."""
+    if not isinstance(value, dict) or "dict_kwargs" in value or (not value and path):
+        yield path, value
+        return
+    if "class_path" in value:
+        if not set(value) <= {"class_path", "init_args"} or not isinstance(value.get("init_args", {}), dict):
+            yield path, value  # to be explained as a whole
+            return
+        yield path, value["class_path"]
+    for name, part in (value.get("init_args", {}) if set(value) <= {"class_path", "init_args"} else value).items():
+        yield from flatten(f"{path}.{name}".lstrip("."), part)
+
+
+def has_empty_group(value: Any) -> bool:
+    """Returns whether a part of a file has an option with nothing in it, which a parser drops, known or not."""
+    return isinstance(value, dict) and (not value or any(map(has_empty_group, value.values())))
 
 
 def split_list(text: str) -> list[str]:

@@ -202,7 +202,7 @@ def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun
         from lit_cfl.config.parser import parse_run  # needs jsonargparse, which GPU machines may lack
 
         words = ["--config", str(path / "config.yaml")]
-        announce_own_code(path, [path], code_folders(words, path))
+        announce_own_code(path, [config], code_folders(words, path))
         experiment = parse_run(words, opened=path).experiment
     else:
         experiment = _for_seed_of_run(path, config, experiment)

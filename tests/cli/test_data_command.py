@@ -65,16 +65,6 @@ def test_pictures_and_partition_file_are_written(tmp_path: Path, capsys: pytest.
     assert partition_hash(load_partition(tmp_path / "d" / "partition.npz", module.examples)) in capsys.readouterr().out
 
 
-def test_no_data_named_says_where_to_start(capsys: pytest.CaptureFixture[str]):
-    assert main(["data"]) == 2
-    assert "nothing says what to run (no data); start from --config quickstart" in capsys.readouterr().err
-
-
-def test_a_wrong_value_is_named_though_a_folder_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["data", "--config", "quickstart", "--data.num_clients", "x", "--out", str(tmp_path / "d")]) == 2
-    assert "data.num_clients is 'x'; give a whole number" in capsys.readouterr().err
-
-
 def test_help_lists_the_options_of_the_data_alone(capsys: pytest.CaptureFixture[str]):
     assert main(["data", "--help"]) == 0
     options = {word for word in re.findall(r"--[\w-]+", capsys.readouterr().out) if "." not in word}
@@ -94,12 +84,6 @@ def test_a_command_shows_each_note_once(monkeypatch: pytest.MonkeyPatch):
     main(["data"])
     shown = [warnings.formatwarning(text, Notice, "file.py", 1) for text in ("a", "b", "a")]
     assert shown == ["Note: a.\n", "Note: b.\n", ""]
-
-
-def test_folder_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    (tmp_path / "file").write_text("")
-    assert main(["data", "--config", "quickstart", "--out", str(tmp_path / "file")]) == 2
-    assert "choose another --out" in capsys.readouterr().err
 
 
 def test_data_need_no_task_and_no_algorithm(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -11,20 +11,8 @@ from compiled_steps import steps_of
 from lit_cfl.cli import doctor
 from lit_cfl.cli.main import main
 
-PARTS = [
-    "lit-cfl",
-    "python",
-    "cores",
-    "torch",
-    "device",
-    "chains",
-    "lightning",
-    "ray",
-    "wandb",
-    "data",
-    "cache",
-    "disk",
-]
+NAMES = "lit-cfl python cores torch device chains lightning ray wandb data cache disk"
+PARTS = NAMES.split()
 
 
 def printed(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:

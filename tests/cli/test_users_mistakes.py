@@ -97,6 +97,7 @@ run --config quickstart --algorithm.num_cluster 3 => num_cluster | num_clusters 
 run --config quickstart --task.optimizer.lrr 1 => lrr | lr | SGD
 run --config quickstart --evaluation.evry 3 => evaluation | evry | every
 run --config quickstart --zzz 3 => zzz | --help
+run --config quickstart --evaluatoin {} => evaluatoin | --evaluation
 run --config quickstart --algorithm.tau 0.5 => tau | FedGroup | StoCFL
 run --config quickstart --num_clusters 4 => num_clusters | --algorithm.num_clusters
 run --config quickstart --task.net mine_net.Wide --width 64 => width | --task.net.width
@@ -114,10 +115,9 @@ tune --config study.yaml --num_samples 4 => num_samples | --limits.trials
 run --config quickstart --algorithm FedGruop => algorithm | FedGruop | FedGroup
 run --config quickstart --baseline FedAvgg => baseline | FedAvgg | FedAvg
 run --config quickstart --data Digit => data | Digit | Digits
-run --config quickstart --task.net MPL => net | MPL | MLP => task.net | MPL | MLP
-run --config quickstart --data.partition Dirichlett => partition | Dirichlett | Dirichlet \
-    => data.partition | Dirichlett | Dirichlet
-run --config quickstart --data.shift SwapAl => shift | SwapAl | SwapAll => data.shift | SwapAl | SwapAll
+run --config quickstart --task.net MPL => task.net | MPL | MLP
+run --config quickstart --data.partition Dirichlett => data.partition | Dirichlett | Dirichlet
+run --config quickstart --data.shift SwapAl => data.shift | SwapAl | SwapAll
 run --config quickstart --task Clasification => task | Clasification | Classification
 run --config quickstart --data CSVData => data | CSVData | ArrayData
 run --config quickstart --algorithm SCAFFOLD => algorithm | SCAFFOLD | AdaCFL
@@ -163,7 +163,7 @@ COMPARE IFCA IFCA => IFCA | twice | A=IFCA B=IFCA
 COMPARE a/b=IFCA => a/b | NAME
 COMPARE pictures=IFCA => pictures | NAME
 COMPARE data=IFCA => data | NAME
-COMPARE x= => x | FedAvg => x | ''
+COMPARE x= => x | ''
 COMPARE a=fedavgm => a | fedavgm | FedAvg
 COMPARE FedAvg IFCA --IFCA.rounds 3 => --IFCA.rounds | --rounds
 COMPARE FedAvg IFCA --num_clusters 3 => num_clusters | --IFCA.num_clusters
@@ -171,7 +171,7 @@ COMPARE FedAvg IFCA --zzz 3 => zzz | --IFCA.OPTION
 COMPARE IFCA --IFAC.num_clusters 4 => IFAC | IFCA
 COMPARE IFCA --IFCA.num_cluster 4 => IFCA | num_cluster | num_clusters
 COMPARE IFCA --IFCA.lr 1 => IFCA | lr | --IFCA.task.optimizer.lr
-COMPARE Ditto --Ditto.personal.lenght 2 => lenght | length | Ditto => Ditto.personal | lenght | length
+COMPARE Ditto --Ditto.personal.lenght 2 => Ditto.personal | lenght | length
 COMPARE IFCA --seeds 0 x => --seeds | x | 0 1 2
 COMPARE IFCA --seeds '[0, x]' => --seeds | x | 0 1 2
 COMPARE IFCA --seeds 0-2 => --seeds | 0-2 | 0 1 2
@@ -210,7 +210,7 @@ RUN --seed [1,2] => seed | [1,2] | whole number
 RUN --seeds 0-2 => seeds | 0-2 | 0 1 2
 RUN --seeds x => seeds | x | whole number
 RUN --baseline [FedAvg,IFCA] => baseline | [FedAvg,IFCA] | FedProx
-RUN --tracking.loggers my.Logger => my | my.py => tracking.loggers | my.Logger | my.py
+RUN --tracking.loggers my.Logger => tracking.loggers | my.Logger | my.py
 RUN --tracking.loggers TensorBord => tracking.loggers | TensorBord | TensorBoardLogger
 RUN --local 5 => local | 5 | local.epochs
 RUN --seeds '{a: 1}' => seeds | {a: 1} | list
@@ -233,18 +233,17 @@ run --config quickstart --config deep_nothing.yaml => local.epochs | null | whol
 run --config quickstart --config no_group.yaml => local | null | options
 RUN --data.shift null => data.shift | null | SwapAll
 RUN --plan null --local null => local | null | options
-RUN --local group.yaml => local.epochs | null | whole number
+RUN --local group.yaml => local | group.yaml | local.epochs
 RUN --algorithm null => algorithm | null | FedAvg
 
 # classes by their path, and their options
-run --config quickstart --data.skew Rotations() => skew | Rotations() | Rotations \
-    => data.skew | Rotations() | Rotations
+run --config quickstart --data.skew Rotations() => data.skew | Rotations() | Rotations
 RUN --algorithm mine_wrong.Mine => algorithm | mine_wrong.Mine | lit_cfl.algorithms.Algorithm
 RUN --data mine_wrong.Mine => data | mine_wrong.Mine | lit_cfl.datamodules.FederatedDataModule
 RUN --task mine_wrong.Mine => task | mine_wrong.Mine | lightning.LightningModule
 RUN --task.net mine_wrong.Mine => task.net | mine_wrong.Mine | torch.nn.Module
-RUN --algorithm mine_wrong.Mien => mine_wrong.Mien | Mine => algorithm | mine_wrong.Mien | Mine
-RUN --algorithm mine_nowhere.Mine => mine_nowhere | mine_nowhere.py => algorithm | mine_nowhere.Mine | mine_nowhere.py
+RUN --algorithm mine_wrong.Mien => algorithm | mine_wrong.Mien | Mine
+RUN --algorithm mine_nowhere.Mine => algorithm | mine_nowhere.Mine | mine_nowhere.py
 RUN --algorithm mine_algoritm.Needs => mine_algoritm | mine_algorithm | mine_algoritm.py
 RUN --task.optimizer torch.optm.SGD => task.optimizer | torch.optm.SGD | SGD
 RUN --task.optimizer torch.optim.SDG => task.optimizer | torch.optim.SDG | SGD
@@ -252,8 +251,7 @@ RUN --task.optimizer torch.nn.Linear => task.optimizer | torch.nn.Linear | torch
 RUN --task.optimizer 3 => task.optimizer | 3 | SGD
 RUN --server SDG => server | SDG | SGD
 RUN --local.lr_schedule CosineAnneaingLR => local.lr_schedule | CosineAnneaingLR | CosineAnnealingLR
-RUN --local.lr_schedule CosineAnnealingLR => torch.optim.lr_scheduler.CosineAnnealingLR | T_max | init_args \
-    => local.lr_schedule | CosineAnnealingLR | T_max
+RUN --local.lr_schedule CosineAnnealingLR => local.lr_schedule | CosineAnnealingLR | T_max
 RUN --algorithm mine_syntax.Mine => mine_syntax.py | line 1 | SyntaxError
 RUN --algorithm mine_import.Mine => mine_import.py | line 3 | no licence
 RUN --task.net mine_import.Mine => mine_import.py | line 3 | no licence
@@ -316,16 +314,16 @@ RUN --evaluation.clients 100 => evaluation.clients | 100 | 40
 RUN --data.num_clients 1798 => 1798 | 1797 => data.num_clients | 1798 | 1797
 RUN --evaluation.class_counts true => evaluation.class_counts | evaluation.per_client
 RUN --engine stack --plan.engine loop => engine | stack | plan.engine | loop
-RUN --personal nothere => nothere | net.fc1 => personal | nothere | net.fc1
-RUN --shared nothere => nothere | net.fc1 => shared | nothere | net.fc1
-RUN --task Regression => Regression | classes | Classification => task | Regression | classes | Classification
+RUN --personal [nothere] => nothere | net.fc1 => personal | nothere | net.fc1
+RUN --shared [nothere] => nothere | net.fc1 => shared | nothere | net.fc1
+RUN --task Regression => task | Regression | classes | Classification
 RUN --stop.metric test/accuracy => test/accuracy | val/accuracy => stop.metric | test/accuracy | val/accuracy
 RUN --stop.metric val/weighted_acuracy => val/weighted_acuracy | val/weighted_accuracy \
     => stop.metric | val/weighted_acuracy | val/weighted_accuracy
 RUN --data.validation 0 --stop.target 0.9 => stop.metric | val/weighted_accuracy | validation
 RUN --stop.target 90 --data.validation 0.2 => stop.target | 90 | 0.9
 RUN --stop.metric val/tuned_accuracy => stop.metric | val/tuned_accuracy | evaluation.fine_tune
-RUN --server SGD --server.lr 1 --shared linear[0] => server | shared | one
+RUN --server SGD --server.lr 1 --shared '["linear[0]"]' => server | shared | one
 RUN --algorithm FedEM --evaluation.fine_tune.length 1 => evaluation.fine_tune | FedEM | fine_tune
 RUN --task.optimizer.lr 1e38 => round 1 | diverged
 RUN --data.partition Dirichlet => num_clients | 40 | partition => data.num_clients | 40 | data.partition
@@ -372,7 +370,7 @@ tune --resume a_study => a_study/study.yaml | original
 tune --resume a_study --num_repeats 3 => --num_repeats | --limits
 
 # tables, arrays and partition files
-TABLE good.csv --data.columns.y state => good.csv | state | y => good.csv | state | columns
+TABLE good.csv --data.columns.y state => good.csv | state | columns
 TABLE no_label.csv => no_label.csv | y | columns
 TABLE good.csv --data.columns '{y: y, clients: client}' => columns | clients | client
 TABLE good.csv --data.columns '{y: y, client: y}' => columns | y | client
@@ -496,7 +494,7 @@ SPACE '{algorithm.num_clusters: {choice: [2, 3]}}' --points '[{algorithm.num_clu
 # clusters
 launch --config quickstart => --address
 LAUNCH nothere.yaml => nothere.yaml
-LAUNCH quickstart --dry-run => --dry_run | --address => --dry-run | --address
+LAUNCH quickstart --dry-run => --dry-run | --address
 LAUNCH quickstart --round 3 => round | --rounds
 LAUNCH quickstart --env NOT_SET_HERE => --env | NOT_SET_HERE=VALUE
 LAUNCH study.yaml --resume a_study => --resume | --config
@@ -674,6 +672,11 @@ IN_PYTHON: dict[str, tuple[Callable[[], object], list[str]]] = {
         lambda: lit_cfl.compare("quickstart", [FedAvg()]),
         ["algorithms", "FedAvg(weights='examples')", "'FedAvg'"],
     ),
+    "one seed of a comparison": (
+        lambda: lit_cfl.compare("quickstart", ["FedAvg"], 3),  # type: ignore[arg-type]  # the mistake
+        ["seeds", "3", "[3]"],
+    ),
+    "a dry run in Python": (lambda: lit_cfl.compare("quickstart", ["FedAvg"], words=["--dry-run"]), ["--dry-run"]),
     "a comparison made in Python": (lambda: lit_cfl.compare(experiment(), ["FedAvg"]), ["YAML", "lit_cfl.run"]),
 }
 

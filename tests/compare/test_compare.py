@@ -23,7 +23,7 @@ from lit_cfl.compare.from_python import ComparisonTables
 from lit_cfl.compare.results import _difference
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import cluster
-from lit_cfl.errors import InputError, Notice
+from lit_cfl.errors import Notice
 from lit_cfl.runs.many import Job, processes
 from lit_cfl.scores import Score
 from lit_cfl.storage.checkpoint import read_fingerprint
@@ -56,10 +56,6 @@ class Fails(FedAvg):
     def bad(self, work):
         return work.round == 1
 
-class Needs(FedAvg):
-    \"\"\"Has no default.\"\"\"
-
-    def __init__(self, strength: int) -> None: ...
 """
 
 
@@ -230,49 +226,17 @@ def test_the_number_of_clusters_is_the_files_or_has_to_be_given():
     assert len({id(one.data) for one in plan.experiments.values()}) == 1  # the data are loaded once
 
 
-def test_an_algorithm_that_finds_the_number_of_clusters_needs_none():
-    given = read_arguments(["--config", "fedavg/digits", "--algorithms", "FLUX"])
-    plan, notices = plan_comparison(given)
-    assert plan.experiments["FLUX"].algorithm.num_clusters == "auto"
-    assert not notices
-
-
 def test_a_clustering_after_the_last_round_is_noted_before_the_runs_and_below_the_table(
     capsys: pytest.CaptureFixture[str],
 ):
     late = "does not cluster before round 21, but rounds is 3, so there will be one cluster; raise rounds above 20, or "
     late += "set warmup_rounds below 3."
-    words = [*SMALL, "--algorithms", "FedAvg", "split=CFL", "--seeds", "[0,1]"]
+    words = [*SMALL, "--algorithms", "FedAvg", "split=CFL", "--seeds", "0", "1"]
     with pytest.warns(Notice, match=re.escape(f"CFL {late}"[:-1])):
         assert main([*words, "--dry-run"]) == 0
     assert "\n  split: CFL, 3 rounds of 4 clients, engine chain\n" in capsys.readouterr().out
     assert main([*words, "--num_cpus", "1", "--compare_dir", "done"]) == 0
     assert f"\n- split {late}\n" in Path("done/results.md").read_text().replace("\\_", "_")
-
-
-def test_dry_run_checks_and_writes_nothing(capsys: pytest.CaptureFixture[str]):
-    assert main([*SMALL, "--algorithms", "FedAvg", "IFCA", "--seeds", "[0,1,2]", "--dry-run"]) == 0
-    out = capsys.readouterr().out
-    assert "6, 1 at a time" in out
-    assert "\n  IFCA: IFCA, 3 rounds of 4 clients, engine chain\n" in out
-    assert not Path("runs").exists()
-
-
-def test_a_comparison_is_neither_started_twice_nor_resumed_when_damaged(capsys: pytest.CaptureFixture[str]):
-    words = [*SMALL, "--algorithms", "FedAvg", "--compare_dir", "c"]
-    assert main(words) == 0
-    assert main(words) == 2
-    assert (
-        "already holds a comparison; choose another --compare_dir, or resume with --resume" in capsys.readouterr().err
-    )
-    assert main(["compare", "--resume", "c", "--dry-run"]) == 0
-    assert "runs: 0 of 1 (the others have finished), 1 at a time" in capsys.readouterr().out
-    Path("c/FedAvg/config.yaml").unlink()
-    assert main(["compare", "--resume", "c"]) == 2
-    assert "config.yaml is missing" in capsys.readouterr().err
-    Path("c/compare.yaml").write_text("name: [")
-    assert main(["compare", "--resume", "c"]) == 2
-    assert "compare.yaml is damaged" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("copied")
@@ -408,31 +372,3 @@ def test_content_of_a_configuration_takes_the_place_of_a_file():
     assert list(found.results["algorithm"]) == ["FedAvg", "two"]
     assert list(found.runs["seed"]) == [3, 3]
     assert found.path.parent.name == "runs"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "options", "expected"),
-    [
-        (("quickstart",), {}, "no algorithms are given"),
-        ((), {"algorithms": ["FedAvg"]}, "no experiment is given"),
-        (("quickstart", ["FedAvg"], [0], ["--dry-run"]), {}, "--dry-run is for the command"),
-        (("quickstart", ["FedAvg"]), {"num_cpus": 0}, "--num_cpus is 0; give 1 or more"),
-        ((), {"resume": "nothere"}, "nothere holds no comparison to resume"),
-        (("quickstart",), {"resume": "nothere"}, "leave out --config"),
-        (({"rounds": 3}, ["Ditto"]), {}, "Ditto|task"),
-        (("quickstart", "FedAvgg"), {}, "'FedAvgg' is not known"),  # a single word is one algorithm
-        (("quickstart", ["FedAvg"], [0], {"--rounds": 3}), {}, "words is .*; give a list of words, such as"),
-        (("quickstart", ["FedAvg"], [0], ["--rounds", 3]), {}, r"words is \['--rounds', 3\]; give a list of words"),
-        (("quickstart", FedAvg()), {}, "algorithms has FedAvg"),
-        (
-            ("quickstart", [FedAvg]),
-            {},
-            r"algorithms has <class .*FedAvg'>; give names, such as \['FedAvg', 'two=IFCA'\]",
-        ),
-        (("quickstart", ["FedAvg"], 0), {}, r"seeds is 0; give a list, such as \[0\]"),
-        ((["quickstart", "mine.yaml"], ["FedAvg"]), {}, "is not an experiment; give a file, the name of"),
-    ],
-)
-def test_what_the_command_refuses_is_refused(arguments, options, expected: str):
-    with pytest.raises(InputError, match=expected):
-        lit_cfl.compare(*arguments, **options)

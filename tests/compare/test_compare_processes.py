@@ -18,29 +18,12 @@ from lit_cfl.cli.main import main
 from lit_cfl.runs.many import Job
 from lit_cfl.storage.csv_log import read_table
 
-OPTIONS = (
-    "--config",
-    "quickstart",
-    "--data.num_clients",
-    "12",
-    "--cohort_size",
-    "4",
-    "--local.epochs",
-    "1",
-    "--rounds",
-    "12",
-    "--checkpoint.every_seconds",
-    "0",
-    "--pictures.formats",
-    "[]",
-    "--seeds",
-    "1",
-    "2",
-)
+OPTIONS = """--config quickstart --data.num_clients 12 --cohort_size 4 --local.epochs 1 --rounds 12
+    --checkpoint.every_seconds 0 --pictures.formats [] --seeds 1 2"""
 
 
 def start(*algorithms: str) -> list[str]:
-    return ["compare", *OPTIONS, "--algorithms", *algorithms, "--compare_dir", "c"]
+    return ["compare", *OPTIONS.split(), "--algorithms", *algorithms, "--compare_dir", "c"]
 
 
 def contents(path: Path) -> dict[str, Any]:
@@ -61,23 +44,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with contextlib.chdir(path), contextlib.redirect_stdout(io.StringIO()):
         assert main([*start("FedAvg", "IFCA"), "--num_cpus", "1"]) == 0
     return path / "c"
-
-
-@pytest.mark.nightly
-def test_killed_in_the_middle_and_resumed_it_gives_the_same_table(whole: Path, output: Path):
-    child = in_child([*start("FedAvg", "IFCA"), "--num_cpus", "1"])
-    half = Path("c/IFCA/seed-1/metrics.csv")
-    wait_for(half, "\n4,")
-    os.kill(child, signal.SIGKILL)
-    assert wait(child) == -signal.SIGKILL
-    assert len(read_table(half)) < 12
-    finished = {file: file.stat().st_mtime_ns for file in Path("c/FedAvg/seed-1").rglob("*")}
-    before = Path("c/IFCA/seed-1/environment.json").read_text()
-    assert not Path("c/FedAvg/seed-2").exists()
-    assert main(["compare", "--resume", "c", "--num_cpus", "1"]) == 0
-    assert contents(Path("c")) == contents(whole)
-    assert finished == {file: file.stat().st_mtime_ns for file in Path("c/FedAvg/seed-1").rglob("*")}
-    assert Path("c/IFCA/seed-1/environment.json").read_text() == before  # the run was resumed, not started again
 
 
 @pytest.mark.nightly

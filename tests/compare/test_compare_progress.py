@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from lit_cfl.activity import Activity
-from lit_cfl.progress.live import LogDisplay, TerminalDisplay
+from lit_cfl.progress.live import TerminalDisplay
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -18,23 +18,6 @@ ONE, TWO = "FedAvg seed 1", "IFCA seed 1"
 def row(round: int) -> dict[str, Any]:
     row = {"round": round, "val/weighted_accuracy": None, "test/weighted_accuracy": 0.5, "clusters/count": 2}
     return row | {"clusters/ari": None, "clusters/unobserved": 0}
-
-
-def test_lines_say_the_first_activity_and_then_each_end():
-    out = io.StringIO()
-    lines = LogDisplay(Console(file=out, width=200), 3)
-    lines.started(ONE, 0, 9)
-    lines.started(TWO, 0, 9)
-    lines.activity(ONE, Activity("loading the data"))
-    lines.activity(ONE, Activity("training", 2, 3, 8))
-    lines.ended(ONE, "failed: no licence", failed=True)
-    lines.row(TWO, row(1))  # rounds of parallel runs are not printed
-    lines.ended(TWO, "test accuracy 0.50")
-    assert out.getvalue().splitlines() == [
-        "FedAvg seed 1  loading the data",
-        "1/3  FedAvg seed 1  failed: no licence",
-        "2/3  IFCA seed 1  test accuracy 0.50",
-    ]
 
 
 def test_a_terminal_shows_what_each_run_does():

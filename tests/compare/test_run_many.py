@@ -63,20 +63,9 @@ def test_folders_of_one_name_are_told_apart_side_by_side(
     assert "b/same seed 0" in shown
 
 
-def test_nothing_to_run_is_nothing(tmp_path: Path):
-    assert run_many({}) == {}
-
-
 @pytest.mark.parametrize("experiments", ["quickstart", {"runs/a": "quickstart"}, [None]])
 def test_experiments_other_than_a_mapping_of_folders_are_refused(experiments):
     with pytest.raises(
         InputError, match=r"experiments is .*; give a mapping of folders to experiments, such as \{'runs/a"
     ):
         run_many(experiments)
-
-
-def test_experiment_is_that_of_the_command_line():
-    experiment = load_experiment("ifca/digits", ["--rounds", "7", "--algorithm.num_clusters", "3"])
-    assert (experiment.rounds, experiment.algorithm.num_clusters) == (7, 3)
-    with pytest.raises(InputError, match="ifca/digit"):
-        load_experiment("ifca/digit")

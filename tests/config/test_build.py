@@ -1,8 +1,7 @@
 """Tests that an experiment is built from its configuration alone, also after options were changed."""
 
-import re
-from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -72,24 +71,11 @@ def test_of_a_group_only_what_is_given_changes(configured: ConfiguredExperiment)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"round": 3}, "there is no option 'round' (did you mean rounds?)"),
-        ({"locals": {"epochs": 3}}, "there is no option 'locals' (did you mean local?)"),
-        ({"local": {"epoch": 3}}, "local has no option 'epoch' (did you mean epochs?)"),
-        ({"rounds": "x"}, "rounds is 'x'; give a whole number"),
-        ({"rounds": None}, "rounds is null; give a whole number, or leave it out"),
-        ({"local": None}, "local is null; give its options, such as local.epochs, or leave it out"),
-        ({"data": None}, "data is null; give one of ArrayData, "),
-        ({"algorithm": {"class_path": "IFCA", "init_args": {"k": 3}}}, "algorithm: IFCA has no option 'k'"),
-        ({"algorithm": FedAvg()}, "algorithm has FedAvg(weights='examples'); give plain values as in a file"),
-        ({"algorithm": {"class_path": "IFCA", "init_args": {"num_clusters": torch.ones(1)}}}, "algorithm has tensor("),
-    ],
+    ("options", "named"),
+    [({"local": {"epoch": 3}}, "^local has no option 'epoch'"), ({"rounds": None}, "^rounds is null")],
 )
-def test_a_change_that_cannot_be_made_is_named(
-    configured: ConfiguredExperiment, options: dict[str, object], message: str
-):
-    with pytest.raises(InputError, match=re.escape(message)):
+def test_a_change_that_cannot_be_made_is_named(configured: ConfiguredExperiment, options: dict[str, Any], named: str):
+    with pytest.raises(InputError, match=named):
         configured.with_options(**options)
 
 
@@ -97,8 +83,6 @@ def test_other_data_go_with_a_task_that_asks_them_for_their_shape(configured: Co
     changed = configured.with_options(data={"class_path": "Digits", "init_args": {"num_clients": 4}})
     assert changed.data.federated(0).num_clients == 4
     assert changed.task is not configured.task
-    with pytest.raises(InputError, match="rounds is 0"):
-        configured.with_options(rounds=0)
 
 
 def test_seeds_and_baseline_of_a_configured_experiment_and_of_one_made_in_python_are_named_alike(
@@ -120,18 +104,16 @@ def test_an_experiment_is_loaded_from_a_path_and_with_a_list_of_words(tmp_path: 
     file = tmp_path / "mine.yaml"
     file.write_text(yaml.safe_dump(load_experiment("quickstart").to_dict()))
     assert load_experiment(file, ["--rounds", "3"]).rounds == 3
-    for words in ("--rounds 3", ["--rounds", 3], {"--rounds": "3"}):
-        with pytest.raises(InputError, match=r"^words is .*; give a list of words, such as \['--rounds', '50'\]$"):
+    for words in (["--rounds", 3], {"--rounds": "3"}):
+        with pytest.raises(InputError, match=r"^words is "):
             load_experiment(file, words)
-    with pytest.raises(InputError, match=r"^\['quickstart'\] is not an experiment; give a file, the name of a conf"):
-        load_experiment(["quickstart"])
 
 
 def test_a_mistake_in_a_content_is_named_without_a_file(configured: ConfiguredExperiment):
     server = {"server": {"class_path": "torch.optim.SGD", "lr": 1.0}}
-    with pytest.raises(InputError, match=r"^server: 'lr' is next to class_path; write options under init_args"):
+    with pytest.raises(InputError, match=r"^server: 'lr' is next to class_path"):
         build(configured.to_dict() | server)
-    with pytest.raises(InputError, match=r"^this configuration belongs to a run made in Python"):
+    with pytest.raises(InputError, match=r"^this configuration "):
         build(configured.to_dict() | {"made_in_python": True})
 
 
@@ -145,32 +127,17 @@ def test_a_tiny_experiment_stays_as_tiny_whatever_changes():
         assert changed.to_dict()["rounds"] == 20
 
 
-def test_a_configured_experiment_has_no_other_field_than_its_configuration():
-    assert {field.name for field in fields(ConfiguredExperiment)} - set(OPTIONS) == {"config"}
-
-
-def test_a_task_other_than_a_function_is_refused_with_the_way_to_write_it():
-    with pytest.raises(InputError, match=r"task is a Linear; give a function .* task=lambda: Linear\(\.\.\.\)"):
-        Experiment(Digits(), nn.Linear(1, 1), FedAvg())
-
-
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "words"),
     [
-        (
-            {"algorithm": "FedAvg"},
-            "algorithm is 'FedAvg'; give an object of Algorithm",
-        ),
-        ({"algorithm": FedAvg}, "algorithm is the class FedAvg; give an object of it: FedAvg(...)"),
-        ({"algorithm": FedAvg(), "baseline": "FedAvg"}, "baseline is 'FedAvg'; give an object of Algorithm"),
-        ({"data": torch.ones(3, 2)}, "data is a Tensor; give an object of FederatedDataModule"),
-        ({"local": {"epochs": 3}}, "local is {'epochs': 3}; give an object of LocalTraining"),
-        ({"seeds": 3}, "seeds is 3; give a list, such as [3]"),
+        ({"data": torch.ones(3, 2)}, ["data", "Tensor", "FederatedDataModule"]),
+        ({"local": {"epochs": 3}}, ["local", "{'epochs': 3}", "LocalTraining"]),
     ],
 )
-def test_an_option_of_another_class_is_refused_with_the_way_to_write_it(options: dict[str, object], message: str):
-    with pytest.raises(InputError, match=re.escape(message)):
+def test_an_option_of_another_class_is_refused(options: dict[str, object], words: list[str]):
+    with pytest.raises(InputError) as error:
         Experiment(**({"data": Digits(), "task": lambda: nn.Linear(1, 1), "algorithm": FedAvg()} | options))
+    assert [word for word in words if word not in str(error.value)] == [], error.value
 
 
 def test_an_optimizer_that_is_no_function_is_refused_with_the_way_to_write_it():

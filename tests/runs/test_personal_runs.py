@@ -227,7 +227,7 @@ def test_workers_give_the_same_bits(cluster: None, algorithm: Algorithm):
 
 
 def test_configuration_has_personal_layers_and_can_do_without():
-    words = ["--personal", "fc2", "--task.net", "MLP"]
+    words = ["--personal", "[fc2]", "--task.net", "MLP"]
     experiment = load_experiment("fedavg/digits", words)
     assert experiment.to_dict()["personal"] == ["fc2"]
     assert experiment.to_dict()["algorithm"]["class_path"] == "lit_cfl.algorithms.FedAvg"

@@ -25,7 +25,6 @@ from studies import base, study_file
 from lit_cfl.cli.main import main
 from lit_cfl.errors import InputError
 from lit_cfl.tune.cluster import require_shared_folder
-from lit_cfl.tune.launch import launch
 
 FOLDER = Path(__file__).parents[2] / "configs" / "cluster"
 DOCS = Path(__file__).parents[2] / "docs" / "clusters.md"
@@ -253,74 +252,6 @@ def test_a_launched_run_gives_what_it_gives_here(token_cluster: Cluster, tmp_pat
     assert (tmp_path / "there" / "summary.json").read_text() == (job / "summary.json").read_text()
     code_there = yaml.safe_load((job / "config.yaml").read_text())["code"]
     assert [path for path in code_there if path == str(tmp_path)] == []  # the job used the code that was sent
-
-
-@pytest.mark.nightly
-def test_a_launched_study_comes_back_with_its_best(token_cluster: Cluster, tmp_path: Path):
-    space = {"algorithm.eta_g": {"grid": [0.0, 0.3]}}
-    study_file(tmp_path, space=space, limits={}, scheduler="FIFOScheduler", num_repeats=1)
-    words = ["--config", "study-to-run.yaml", "--address", token_cluster.url, "--remote_dir", str(tmp_path / "jobs")]
-    code, said = token_cluster.run(["-m", "lit_cfl", "launch", *words, "--study_dir", "there"], tmp_path)
-    assert code == 0, said
-    assert "3 trials: 3 finished, 0 stopped early, 0 failed" in said
-    assert sorted(path.name for path in (tmp_path / "there").iterdir()) == ["best.yaml", "trials.csv"]
-    with (tmp_path / "there" / "trials.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert {row["status"] for row in rows} == {"finished"}
-    best = str(tmp_path / "there" / "best.yaml")
-    assert main(["run", "--config", best, "--run_dir", str(tmp_path / "again"), "--quiet"]) == 0
-    again = json.loads((tmp_path / "again" / "summary.json").read_text())["val/weighted_accuracy"]
-    assert again == max(float(row["val/weighted_accuracy"]) for row in rows)
-
-
-LEFT_STOPPED_FOLLOWED = """
-import sys, time
-from pathlib import Path
-from ray.job_submission import JobSubmissionClient
-from lit_cfl.tune.launch import launch
-*words, address, log, bare = sys.argv[1:]
-assert launch([*words, "--detach", "--address", address]) == 0
-(job,) = [job.submission_id for job in JobSubmissionClient(address).list_jobs() if "halting-" in str(job.submission_id)]
-while not Path(log).exists() or len(Path(log).read_text().splitlines()) < 4:
-    time.sleep(0.2)
-assert JobSubmissionClient(address).stop_job(job)  # as `ray job stop`
-print("failed", launch([*words, "--data.partition_file", "not_there.npz", "--address", address]))
-print("bare", launch([*words, "--address", address, "--env", f"PATH={bare}:/usr/bin:/bin"]))
-print("followed", job, launch(["--follow", job, "--address", address, "--run_dir", "left"]))
-"""
-
-
-@pytest.mark.nightly
-def test_a_job_can_be_left_stopped_and_followed_and_a_failed_one_says_why(token_cluster: Cluster, tmp_path: Path):
-    log = tmp_path / "log.txt"
-    slow = SLOW | {"init_args": {"pause": 0.5, "log": str(log)}}
-    config = experiment_file(tmp_path, name="halting", algorithm=slow, rounds=500, checkpoint={"every_seconds": 0})
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path.parent / "bare")], check=True)
-    words = ["--config", config, "--remote_dir", str(tmp_path.parent / "jobs"), token_cluster.url, str(log)]
-    bare = str(tmp_path.parent / "bare" / "bin")
-    code, said = token_cluster.run(["-c", LEFT_STOPPED_FOLLOWED, *words, bare], tmp_path)
-    assert code == 0, said
-    assert "failed 2\n" in said
-    assert "not_there.npz" in said.partition("the job failed")[0]
-    assert "the job failed: Job entrypoint command failed with exit code 2, last available logs" in said
-    (line,) = [line for line in said.splitlines() if "on the cluster lacks" in line and "error: /" in line]
-    assert line.startswith(f"lit-cfl: error: {bare}/python on the cluster lacks ['lightning', 'lit-cfl', 'torch']")
-    assert "bare 1\n" in said
-    assert "the job stopped" in said
-    (job, exit_code) = said.rpartition("followed ")[2].split()
-    assert exit_code != "0"
-    assert f"lit-cfl launch --follow {job} --address {token_cluster.url}" in said
-    assert 4 <= len(numbers(tmp_path.parent / "jobs" / job)) < 500
-
-
-@pytest.mark.nightly
-def test_a_wrong_token_and_a_wrong_port_are_refused_in_one_line(token_cluster: Cluster, monkeypatch):
-    with pytest.raises(InputError, match="refused the token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"):
-        launch(["--follow", "x", "--address", token_cluster.url])
-    with pytest.raises(
-        InputError, match=r"no Ray cluster answers at .* \(it does not speak HTTP: BadStatusLine\); give"
-    ):
-        launch(["--follow", "x", "--address", f"http://127.0.0.1:{token_cluster.port}"])
 
 
 GATED = """

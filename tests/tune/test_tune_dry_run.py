@@ -29,22 +29,3 @@ def test_it_has_a_line_per_corner_and_point_and_writes_nothing(capsys: pytest.Ca
         ),
     ]
     assert [file.name for file in Path().iterdir()] == ["study-to-run.yaml"]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"), [(("--limits.trials", "0"), "limits.trials is 0"), (("--study_dir", "used"), "holds a study")]
-)
-def test_what_the_study_would_refuse_is_refused(
-    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
-):
-    Path("used").mkdir()
-    Path("used/study.yaml").touch()
-    assert main(["tune", "--config", str(study_file(Path())), "--dry-run", *words]) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_a_study_that_is_resumed_has_no_dry_run(capsys: pytest.CaptureFixture[str]):
-    Path("s").mkdir()
-    Path("s/study.yaml").touch()
-    assert main(["tune", "--resume", "s", "--dry-run"]) == 2
-    assert "leave out --dry-run" in capsys.readouterr().err

@@ -58,9 +58,6 @@ def test_study_is_judged_by_a_score_after_fine_tuning():
     ("study", "words", "expected"),
     [
         (STUDY, ["--dry-run"], "--dry-run is for the command"),
-        (STUDY | {"space": {"algorithm.etag": {"uniform": [0, 1]}}}, [], "etag"),
-        (STUDY | {"metric": "test/weighted_accuracy"}, [], "test/weighted_accuracy"),
-        (STUDY | {"limts": {}}, [], r"no option 'limts' \(did you mean --limits\?\)"),
         (STUDY["base"], [], "this content is an experiment, not a study"),
         ("quickstart", [], "is an experiment, not a study"),
         (None, ["--resume", "nothere"], "nothere"),

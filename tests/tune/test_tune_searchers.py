@@ -46,11 +46,6 @@ def test_cma_es_without_its_package_or_with_two_objectives_is_refused(monkeypatc
             sampler_of(replace(asked, second_metric=second))
 
 
-def test_a_grid_takes_no_searcher():
-    with pytest.raises(InputError, match="a grid tries all its values without a searcher; leave out searcher TPE"):
-        sampler_of(study({"algorithm.eta_g": {"grid": [0.0, 0.5]}}, searcher="TPESampler"))
-
-
 def decisions(scheduler: TrialScheduler, scores: list[float]) -> list[str]:
     """Returns what a scheduler says to trials that report these scores after round 4, in the order of their numbers."""
     controller, found = Mock(get_live_trials=set), []

@@ -249,37 +249,3 @@ def test_trials_that_fail_or_take_too_long_are_listed_and_the_others_continue(
     assert (failed["rounds"], failed["val/weighted_accuracy"]) == ("2", "")
     assert "Traceback" in (study / "trials" / failed["trial_id"] / "error.txt").read_text()
     assert rows["0.1", "9.0"]["error"].startswith("the trial took longer than limits.trial_minutes allows (0.25)")
-
-
-@pytest.mark.nightly
-@pytest.mark.usefixtures("cluster", "figures")
-def test_a_study_over_several_algorithms_and_a_common_option_finishes_and_is_extended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    """The study searches options of each algorithm, and a learning rate that they share."""
-    monkeypatch.chdir(tmp_path)
-    space = {
-        "algorithm": {
-            "choice": [
-                {"class_path": "IFCA", "space": {"num_clusters": {"randint": [2, 4]}}},
-                {
-                    "class_path": "FedGroup",
-                    "init_args": {"pretrain_scale": 3},
-                    "space": {"num_clusters": {"choice": [2]}},
-                },
-            ]
-        },
-        "task.optimizer.lr": {"loguniform": [0.01, 0.5]},
-    }
-    limits, drawing = {"trials": 3, "concurrent": 1}, base(pictures={"formats": ["png"]})
-    file = study_file(tmp_path, base=drawing, space=space, searcher="TPESampler", limits=limits)
-    assert main(["tune", "--config", str(file), "--study_dir", "s"]) == 0
-    assert main(["tune", "--resume", "s", "--limits.trials", "5"]) == 0
-    said = capsys.readouterr()
-    assert "5 trials: " in said.out
-    assert "cannot be drawn" not in said.err
-    with open("s/trials.csv") as table:
-        rows = [row for row in csv.DictReader(table) if row["status"] == "finished" and not row["repeats"]]
-    assert len(rows) > 1
-    drawn = {path.stem for path in Path("s/pictures").glob("*.png")}
-    assert {"history", "slices"} <= drawn
