@@ -52,13 +52,10 @@ def lists(**changed: list[int]) -> Callable[[Division], Division]:
     return change
 
 
-def train(**changes: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Division], Division]:
-    """Returns a function that changes the tensors of the training lists."""
+def train(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Division], Division]:
+    """Returns a function that changes a tensor of the training lists."""
     return lambda division: replace(
-        division,
-        train=replace(
-            division.train, **{name: change(getattr(division.train, name)) for name, change in changes.items()}
-        ),
+        division, train=replace(division.train, **{name: change(getattr(division.train, name))})
     )
 
 
@@ -73,7 +70,6 @@ def refused(make: Callable[[], object], quoted: str) -> bool:
     [
         (lists(train2=[500, 501]), "Own | train: client 2 | example 500 | 0 to 59"),
         (lists(train3=[-1, 31]), "train: client 3 | example -1"),
-        (lists(test5=[60]), "test: client 5 | example 60"),
         (lambda d: replace(d, true_clusters=torch.arange(3)), "true_clusters | int64 | (3,) | [6]"),
         (lambda d: replace(d, true_clusters=torch.zeros(6)), "true_clusters | float32"),
         (lambda d: replace(d, true_clusters=torch.arange(6) - 2), "true_clusters | -2"),
@@ -81,9 +77,9 @@ def refused(make: Callable[[], object], quoted: str) -> bool:
         (lambda d: replace(d, train=ClientIndex.from_lists([]), test=ClientIndex.from_lists([])), "no clients"),
         (lambda d: replace(d, names=("a", "b")), "names | 2 | 6"),
         (lambda d: replace(d, skew="features"), "skew is 'features'"),
-        (train(values=torch.Tensor.int), "ClientIndex of torch.int32"),
-        (train(starts=lambda starts: starts + 5), "train | beyond its 48 values"),
-        (train(sizes=lambda sizes: sizes - 9), "train | beyond its 48 values"),
+        (train("values", torch.Tensor.int), "ClientIndex of torch.int32"),
+        (train("starts", lambda starts: starts + 5), "train | beyond its 48 values"),
+        (train("sizes", lambda sizes: sizes - 9), "train | beyond its 48 values"),
         (lambda d: (d.train, d.test), "divide | tuple | Division"),
     ],
 )
@@ -97,7 +93,6 @@ def test_division_that_does_not_fit_is_refused(change: Callable[[Division], Any]
         ({"inputs": torch.zeros(60, 2).index_fill(0, ids(7), torch.nan)}, "example 7 | NaN"),
         ({"inputs": torch.zeros(60, 2).index_fill(0, ids(59), torch.inf)}, "example 59 | infinite"),
         ({"inputs": torch.zeros(60, 2, dtype=torch.int16)}, "inputs | int16"),
-        ({"inputs": torch.zeros(60, 2, dtype=torch.bool)}, "inputs | bool"),
         ({"inputs": torch.zeros(50, 2)}, "inputs | (50, 2) | labels | (60,)"),
         ({"labels": torch.zeros(60, 1, dtype=torch.int64)}, "labels | int64 | (60, 1)"),
         ({"labels": torch.zeros(60, dtype=torch.int32)}, "labels | int32"),
@@ -106,7 +101,6 @@ def test_division_that_does_not_fit_is_refused(change: Callable[[Division], Any]
         ({"labels": torch.arange(60), "num_labels": 0}, "example 1 | label 1 | num_labels is 0"),
         ({"labels": torch.full((60,), torch.nan), "num_labels": 0}, "example 0 | finite label"),
         ({"inputs": torch.full((60, 2), 9), "vocabulary": 9}, "token ids from 9 to 9 | vocabulary is 9"),
-        ({"inputs": torch.full((60, 2), -1), "vocabulary": 9}, "token ids from -1 to -1"),
         (
             {"inputs": torch.zeros(60, 2).int(), "vocabulary": 9, "embeddings": torch.zeros(8, 3)},
             "embeddings | 8 | vocabulary is 9",
@@ -140,7 +134,7 @@ SHARED = ClientIndex(ids(2, 59, 59), torch.tensor([0, 0, 0, 0, 1, 1]), torch.ten
     ("examples", "change", "expected"),
     [
         (None, lambda division: division, []),
-        (None, train(values=lambda values: torch.cat([values, ids(700, -3)])), []),  # which nobody has
+        (None, train("values", lambda values: torch.cat([values, ids(700, -3)])), []),  # which nobody has
         (VIEWED, lists(train2=[119]), []),
         (VIEWED, lists(train1=[10, 70]), []),  # an image under another view
         (None, lists(train1=[10, 11, 10]), ["train: 1 client | repeated | (1; such as example 10)"]),

@@ -51,20 +51,11 @@ def test_loaded_partition_is_the_one_saved_whatever_the_other_options_say(path: 
     assert true_clusters_in(path).tolist() == saved.true_clusters.tolist()
 
 
-@pytest.mark.parametrize(("partition_seed", "expected"), [(0, 0), (11, 11)])
-def test_file_says_under_which_seed_the_partition_was_drawn(path: Path, partition_seed: int, expected: int):
-    save_partition(path, Digits(num_clients=7, partition_seed=partition_seed).federated(3))
-    assert json.loads(str(arrays_of(path)["about"]))["seed"] == expected
+def test_file_says_under_which_seed_the_partition_was_drawn(path: Path):
+    save_partition(path, Digits(num_clients=7, partition_seed=0).federated(3))
+    assert json.loads(str(arrays_of(path)["about"]))["seed"] == 0
     save_partition(path, replace(MODULE.federated(0), partition_seed=None))
     assert load_partition(path, MODULE.examples).partition_seed is None
-
-
-def test_file_keeps_the_names_of_clients_and_clusters(path: Path):
-    own = np.arange(12) // 2
-    module = ArrayData(np.zeros((12, 2)), own % 2, client=own + 3, cluster=np.array(["north", "south"])[own % 2])
-    save_partition(path, module.federated(0))
-    again = load_partition(path, module.examples)
-    assert (again.names, again.cluster_names) == (("3", "4", "5", "6", "7", "8"), ("north", "south"))
 
 
 @pytest.mark.parametrize("names", [("Åse", "0042", "a_b", "", "écrivain", "w5", "w6"), ()])

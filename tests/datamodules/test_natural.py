@@ -90,8 +90,6 @@ def test_clients_are_drawn_at_random_in_their_order():
         (lambda: divided(Natural(test="own"), owned_pool()), "test | own"),
         (lambda: Natural(test=1.0), "test | 1.0"),
         (lambda: Natural(test="owner"), "test | owner | own"),
-        (lambda: Natural(0), "min_examples | 0"),
-        (lambda: Natural(max_clients=0), "max_clients | 0"),
     ],
 )
 def test_impossible_natural_clients_are_refused(make: object, quoted: str):

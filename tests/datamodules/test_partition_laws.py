@@ -29,12 +29,9 @@ from lit_cfl.errors import InputError
 # Sizes
 
 
-@few
-@given(st.integers(1, 40), st.integers(0, 500), seeds)
-def test_iid_sizes_differ_by_one_at_most(clients: int, more: int, seed: int):
-    division = divided(IID(clients, 0.0), pool_of(torch.zeros(clients + more, dtype=torch.int64)), seed)
-    assert division.train.sizes.max() - division.train.sizes.min() <= 1
-    assert division.true_clusters.tolist() == [0] * clients
+def test_iid_sizes_differ_by_one_at_most():
+    division = divided(IID(5, 0.0), pool_of(labels_of([13])))
+    assert (division.train.sizes.tolist(), division.true_clusters.tolist()) == ([3, 3, 3, 2, 2], [0] * 5)
 
 
 @few
@@ -87,19 +84,6 @@ def test_dirichlet_keeps_the_minimum(counts: list[int], alpha: float, seed: int)
         patch.setattr(labels_module, "MOST_DRAWS", 1000)
         division = divided(Dirichlet(4, 0.0, alpha, min_size=least), pool_of(labels_of(counts)), seed)
     assert (int(division.train.sizes.min()) >= least, held(division)) == (True, list(range(sum(counts))))
-
-
-def test_dirichlet_draws_again_until_all_have_the_minimum(monkeypatch: pytest.MonkeyPatch):
-    pool, refused = pool_of(labels_of([40] * 4)), 0
-    for seed in range(20):
-        divided(Dirichlet(4, 0.0, alpha=0.5), pool, seed)
-    monkeypatch.setattr(labels_module, "MOST_DRAWS", 1)
-    for seed in range(20):
-        try:
-            divided(Dirichlet(4, 0.0, alpha=0.5), pool, seed)
-        except InputError:
-            refused += 1
-    assert 2 < refused < 20
 
 
 def test_dirichlet_shares_each_label_by_its_law():

@@ -263,23 +263,6 @@ def test_two_swaps_in_a_row_can_be_a_cycle_of_three():
     assert after[-1][0].true_clusters.tolist() == [[0, 1, 2, 0, 1][source] for source in CYCLE]
 
 
-def test_a_swap_of_a_label_moves_it_in_all_parts():
-    data = small("swaps of a label")
-    ((after, (move,)),) = shifted(data, [SwapPart(1.0, participants="warm")], 1, warm=ids(0, 1))
-    before, now = lists_of(data), lists_of(after)
-    for part in PARTS[:3]:  # client 0 has the labels 1 and 2 and gives away 1; client 1 has 2 and 0 and gives away 0
-        both = before[part][0] + before[part][1]
-        zero, one = ([number for number in both if LABELS[number] == label] for label in (0, 1))
-        assert now[part][0] == sorted({*before[part][0], *zero} - set(one))
-        assert now[part][1] == sorted({*before[part][1], *one} - set(zero))
-    assert after.true_clusters.tolist() == [-1, -1, 2, 0, 1]
-    assert (move.clients.tolist(), move.partners.tolist()) == ([0, 1], [1, 0])
-    assert (move.before.tolist(), move.after.tolist()) == ([0, 1], [-1, -1])
-    given = [sum(LABELS[number] == 1 for number in examples_of(data, 0)), LABELS[11:28].count(0)]
-    assert move.examples.tolist() == [given[1], given[0]]
-    assert given[0] != given[1]
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_a_label_is_given_to_a_partner_that_lacks_it(seed: int):
     data = small("swaps of a label")

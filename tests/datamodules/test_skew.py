@@ -206,10 +206,8 @@ def test_rotations_times_label_groups_give_4_or_8_clusters(degrees: tuple[int, .
         ([], "other"),
         ([Rotations((90,))], "other"),  # all clients have the same view
         ([Rotations(), NoiseLevels()], "feature"),
-        ([FreeRotations((0, 20)), Blurs()], "feature"),
         ([Brightnesses()], "feature"),
         ([LabelSwaps(((), (0, 1)))], "label"),
-        ([LabelPermutations(2)], "label"),
         ([Rotations(), LabelShifts((0, 1))], "other"),
         ([Rotations((90,)), LabelShifts((0, 1))], "label"),  # a skew with one view makes no difference between clients
         ([Rotations(), LabelShifts((1,))], "feature"),
@@ -223,6 +221,8 @@ def test_data_say_what_skew_they_have(skew: Sequence[Skew], name: str):
 def test_copies_divide_the_pool_for_each_view_and_leak_only_where_test_is_a_share(test: str | float, leaks: bool):
     data = Squares(IID(8, test), [Rotations((0, 180))], copies=True).federated(0)
     assert len(data.examples) == 400  # no image is copied
+    assert data.true_clusters.tolist() == [0] * 8 + [1] * 8
+    assert torch.cat([data.train.entries, data.test.entries]).unique().tolist() == list(range(800))
     assert set(lists(data.train)[0]) != {index % 400 for index in lists(data.train)[8]}
     trained, tested = (set((index.entries % 400).tolist()) for index in (data.train, data.test))
     assert bool(trained & tested) == leaks
@@ -244,19 +244,14 @@ def see(inputs: torch.Tensor, skew: Skew, **options: object) -> Examples:
     [
         (lambda: Rotations((0, 45)), "Rotations | 45 | FreeRotations"),
         (lambda: Rotations([0, "90"]), "Rotations | '90'"),
-        (lambda: Rotations([0, 90.0]), "Rotations | 90.0"),
         (lambda: Rotations("90"), "Rotations | degrees is '90'"),
         (lambda: Rotations((90, 450)), "Rotations | (90, 450)"),
         (lambda: NoiseLevels((0.5, -0.1)), "NoiseLevels | -0.1"),
-        (lambda: NoiseLevels((float("nan"),)), "NoiseLevels | nan"),
         (lambda: NoiseLevels([0.0, "much"]), "NoiseLevels | 'much'"),
-        (lambda: LabelPermutations(0), "LabelPermutations | num_clusters is 0"),
         (lambda: LabelPermutations(7).views(3), "3 labels | 7 clusters | num_clusters"),
         (lambda: FreeRotations([0, float("nan")]), "rotation is nan"),
-        (lambda: FreeRotations([30, 390]), "FreeRotations | [30, 390]"),
         (lambda: Blurs([-1.0]), "blur is -1.0"),
         (lambda: Brightnesses([1.0, float("inf")]), "brightness is inf"),
-        (lambda: Colours([]), "Colours | factors is []"),
         (lambda: Colours([3]), "colour is 3"),
         (lambda: Colours([[1, 0, -1]]), "colour is -1"),
         (lambda: LabelShifts(3), "LabelShifts | shifts is 3"),
@@ -264,21 +259,16 @@ def see(inputs: torch.Tensor, skew: Skew, **options: object) -> Examples:
         (lambda: LabelShifts((1, 11)).views(10), "LabelShifts | (1, 11)"),
         (lambda: LabelSwaps([[], [1]]).views(3), "swap are [1]"),
         (lambda: LabelSwaps([[], [1, 1]]).views(3), "swap are [1, 1]"),
-        (lambda: LabelSwaps([0, 1]).views(3), "swap are 0"),
         (lambda: LabelSwaps([[], [0, 9]]).views(3), "swap are [0, 9] | 0 to 2"),
-        (lambda: LabelSwaps([[], [0, -1]]).views(3), "swap are [0, -1] | 0 to 2"),
         (lambda: View(quarter_turns=4), "quarter_turns is 4"),
         (lambda: see(TOKENS, Rotations(), vocabulary=9), "images | rotated"),
         (lambda: see(TOKENS, NoiseLevels(), vocabulary=9), "token ids | noise"),
         (lambda: see(TOKENS, Brightnesses(), vocabulary=9), "token ids | brightness"),
         (lambda: see(LINES, FreeRotations()), "images | rotated"),
-        (lambda: see(LINES, Blurs()), "images | blurred"),
-        (lambda: see(LINES, Colours()), "images | coloured"),
         (lambda: see(WIDE, Colours()), "3 factors | (1, 3, 4)"),
         (lambda: see(WIDE, Rotations((0, 90))), "(1, 3, 4) | 0 and 180"),
         (lambda: Squares(IID(8), copies=True), "copies"),
         (lambda: Squares("IID"), "partition is 'IID'"),
-        (lambda: Squares(IID), "partition is <class"),
         (lambda: Squares(IID(8), skew=Rotations), "skew holds <class"),
         (lambda: Squares(IID(8), skew=[Rotations(), 90]), "skew holds 90"),
     ],
