@@ -163,11 +163,12 @@ def test_newcomers_keep_their_labels_where_only_warm_clients_drift():
     assert lists(after(data, shift, warm=ids(0)), "train")[0][1:] == lists(data, "train")[0][1:]
 
 
-def test_seed_says_which_examples_drift_first():
+def test_half_of_the_examples_make_a_new_cluster_and_the_seed_says_which_drift_first():
     shift = LabelDrift(1.0, start=0, duration=2)
     data = with_sizes(60, 40, shifts=[shift])
     one, other = (after(data, shift, seed=seed).train.entries >= 100 for seed in (0, 1))
     assert 0.25 < float((one != other).double().mean()) < 0.75
+    assert after(data, shift).true_clusters.tolist() == [1, 3]
 
 
 # Drift: numbers of concepts

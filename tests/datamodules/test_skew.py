@@ -28,6 +28,7 @@ from lit_cfl.datamodules.skew import (
     Skew,
     all_views,
     apply_views,
+    deal_views,
     view_indices,
 )
 from lit_cfl.errors import InputError
@@ -158,6 +159,10 @@ def test_product_in_which_two_clusters_see_the_same_is_refused(skews: list[Skew]
 
 
 # Views of clients
+
+
+def test_views_are_dealt_in_turn_within_each_cluster():
+    assert deal_views(ids(0, 1, 0, -1, 1, 0, 1), 2).tolist() == [0, 0, 1, 0, 1, 0, 0]
 
 
 def test_stretches_that_are_shared_stay_shared_within_a_view():
