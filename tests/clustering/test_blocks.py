@@ -1,6 +1,7 @@
 """Tests that clustering gives the same result from rows in chunks, on a memory map or in blocks of columns."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,14 @@ def rows_of(n: int, d: int = COLUMNS) -> torch.Tensor:
     return torch.randn(n, d, generator=rng(), dtype=torch.float64)
 
 
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "BLOCK_BYTES", 16_000)
-    monkeypatch.setattr(products, "TILE", 4)
-    monkeypatch.setattr(products, "ROWS_AT_ONCE", 4)
-    monkeypatch.setattr(similarity, "TILE", 4)
+@contextmanager
+def small_blocks(block_bytes: int) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(products, "BLOCK_BYTES", block_bytes)
+        patch.setattr(products, "ROWS_AT_ONCE", 4)
+        for module in (products, similarity):
+            patch.setattr(module, "TILE", 4)
+        yield
 
 
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
@@ -60,11 +63,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_chunks_and_blocks_change_nothing(function: Callable[[Any], torch.Tensor], cuts: list[int], block_bytes: int):
     rows = rows_of(11)
     expected = function(rows)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(products, "BLOCK_BYTES", block_bytes)
-        patch.setattr(products, "TILE", 4)
-        patch.setattr(products, "ROWS_AT_ONCE", 4)
-        patch.setattr(similarity, "TILE", 4)
+    with small_blocks(block_bytes):
         found = function([rows[start:stop] for start, stop in zip([0, *cuts], [*cuts, 11], strict=True)])
     assert_close(found, expected, atol=1e-7, rtol=0)
 
@@ -91,7 +90,7 @@ class Largest(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("name", [*FUNCTIONS, "mean_by_cluster", "random_projection"])
-def test_no_copy_of_all_rows_is_made(name: str, small_blocks: None):
+def test_no_copy_of_all_rows_is_made(name: str):
     rows, wide = rows_of(20, 50 * COLUMNS).float(), OTHERS.repeat(1, 50).float()
     functions = FUNCTIONS | {
         "cross l1": lambda rows: cross_distances(rows, wide, "l1"),
@@ -101,6 +100,6 @@ def test_no_copy_of_all_rows_is_made(name: str, small_blocks: None):
         "mean_by_cluster": lambda rows: mean_by_cluster(rows, torch.arange(20) % 2),
         "random_projection": random_projection(50 * COLUMNS, 100, 0),
     }
-    with Largest() as largest:
+    with small_blocks(16_000), Largest() as largest:
         functions[name](rows)
     assert 0 < largest.elements <= max(2 * 50 * COLUMNS, 20 * 20)  # the matrix of all rows has 20 * 2,000 elements

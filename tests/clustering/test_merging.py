@@ -58,13 +58,10 @@ def test_agglomeration_equals_that_of_scikit_learn(linkage: str):
         assert adjusted_rand_score(found, expected) == 1
 
 
-def test_everyone_alike_can_still_be_cut_at_any_number():
+def test_everyone_alike_can_still_be_cut_at_any_number_and_one_client_is_one_cluster():
     for num_clusters in (1, 2, 3, 4):
         labels = agglomerate(torch.zeros(4, 4), linkage="complete", num_clusters=num_clusters)
         assert len(labels.unique()) == num_clusters
-
-
-def test_one_client_is_one_cluster():
     assert agglomerate(torch.zeros(1, 1), linkage="complete", threshold=1.0).tolist() == [0]
     assert merge_distances(torch.zeros(1, 1), linkage="complete").tolist() == []
 
@@ -77,25 +74,6 @@ def test_merge_distances_show_where_the_tree_can_be_cut():
 def test_labels_are_numbered_by_their_lowest_member():
     assert by_lowest_member(torch.tensor([7, 2, 5, 7, 2])).tolist() == [0, 1, 2, 0, 1]
     assert by_lowest_member(torch.tensor([], dtype=torch.int64)).tolist() == []
-
-
-def test_bad_input_of_agglomerate_is_refused():
-    with pytest.raises(InputError, match="one of them"):
-        agglomerate(torch.zeros(3, 3), linkage="single")
-    with pytest.raises(InputError, match="one of them"):
-        agglomerate(torch.zeros(3, 3), linkage="single", num_clusters=2, threshold=1.0)
-    with pytest.raises(InputError, match="3 clients cannot form 4 clusters; give 1 to 3"):
-        agglomerate(torch.zeros(3, 3), linkage="single", num_clusters=4)
-    with pytest.raises(InputError, match=r"threshold -1\.0"):
-        agglomerate(torch.zeros(3, 3), linkage="single", threshold=-1.0)
-    with pytest.raises(InputError, match="linkage is 'centroid'; give one of single"):
-        agglomerate(torch.zeros(3, 3), linkage="centroid", num_clusters=2)
-    with pytest.raises(InputError, match=r"a distance is -1\.0"):
-        agglomerate(torch.full((3, 3), -1.0), linkage="single", num_clusters=2)
-    with pytest.raises(InputError, match="not finite"):
-        agglomerate(torch.full((3, 3), math.nan), linkage="single", num_clusters=2)
-    with pytest.raises(InputError, match="not symmetric"):
-        agglomerate(torch.tensor([[0.0, 1.0], [2.0, 0.0]]), linkage="single", num_clusters=2)
 
 
 def at_angles(*degrees: float) -> torch.Tensor:
@@ -153,15 +131,28 @@ def test_lower_tau_never_leaves_more_clusters(seed: int, one: float, other: floa
     assert merge_by_threshold(rows, min(one, other)).max() <= merge_by_threshold(rows, max(one, other)).max()
 
 
-@pytest.mark.parametrize("tau", [1.5, -1.01, math.nan])
-def test_tau_outside_the_cosines_range_is_refused(tau: float):
-    with pytest.raises(InputError, match=f"tau {tau} is not a cosine"):
-        merge_by_threshold(torch.eye(3), tau)
+def cut(distances: torch.Tensor, linkage: str = "single", **where: float) -> torch.Tensor:
+    return agglomerate(distances, linkage=linkage, **where)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_representation_that_is_not_finite_is_refused(value: float):
-    with pytest.raises(InputError, match="representation 1 is not finite"):
-        merge_by_threshold(torch.tensor([[1.0, 0.0], [value, 0.0]]), 0.5)
-    with pytest.raises(InputError, match="representation 1 is not finite"):
-        merge_by_threshold(torch.tensor([[1.0, 0.0], [value, 0.0]]), 1.0)
+@pytest.mark.parametrize(
+    ("call", "quoted"),
+    [
+        (lambda: cut(APART), "one of them"),
+        (lambda: cut(APART, num_clusters=2, threshold=1.0), "one of them"),
+        (lambda: cut(APART, num_clusters=6), "5 clients .* 6 clusters"),
+        (lambda: cut(APART, threshold=-1.0), r"threshold -1\.0"),
+        (lambda: cut(APART, "centroid", num_clusters=2), "linkage is 'centroid'"),
+        (lambda: cut(torch.full((3, 3), -1.0), num_clusters=2), r"-1\.0"),
+        (lambda: cut(torch.full((3, 3), math.nan), num_clusters=2), "not finite"),
+        (lambda: cut(torch.tensor([[0.0, 1.0], [2.0, 0.0]]), num_clusters=2), "not symmetric"),
+        (lambda: merge_by_threshold(torch.eye(3), 1.5), r"tau 1\.5"),
+        (lambda: merge_by_threshold(torch.eye(3), -1.01), r"tau -1\.01"),
+        (lambda: merge_by_threshold(torch.eye(3), math.nan), "tau nan"),
+        (lambda: merge_by_threshold(torch.tensor([[1.0, 0.0], [math.inf, 0.0]]), 0.5), "representation 1 "),
+        (lambda: merge_by_threshold(torch.tensor([[1.0, 0.0], [math.nan, 0.0]]), 1.0), "representation 1 "),
+    ],
+)
+def test_bad_input_is_refused(call: object, quoted: str):
+    with pytest.raises(InputError, match=quoted):
+        call()

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from lit_cfl.clustering.number_of_clusters import number_of_clusters, prediction_strength
 from lit_cfl.clustering.number_of_components import number_of_components
-from lit_cfl.errors import InputError
 
 
 def bundles(sizes: list[int], noise: float = 0.1, seed: int = 0) -> Tensor:
@@ -57,26 +56,6 @@ def test_prediction_strength_by_hand():
     other = np.array([[-9.0], [-9.1], [4.9], [5.5], [5.6]])
     assert prediction_strength(one, other, 2) == pytest.approx(1 / 3)
     assert prediction_strength(one, np.array([[0.0], [0.0], [0.0]]), 2) == 0
-
-
-def test_an_update_that_is_not_finite_is_refused():
-    updates = bundles([12, 12])
-    updates[3, 0] = torch.inf
-    with pytest.raises(InputError, match="not finite"):
-        found(updates)
-
-
-def test_a_number_is_given_up_once_its_mean_cannot_reach_the_threshold(monkeypatch: pytest.MonkeyPatch):
-    asked: list[int] = []
-
-    def strength(one: np.ndarray, other: np.ndarray, k: int) -> float:
-        asked.append(k)
-        return 0.4 if k == 3 else 0.95
-
-    monkeypatch.setattr("lit_cfl.clustering.number_of_clusters.prediction_strength", strength)
-    assert found(bundles([12, 12, 12]), most=3) == 2
-    # with 3 clusters, two divisions already miss 0.6 each; a mean of 0.9 over ten allows 1 in total
-    assert asked == [3, 3, *[2] * 10]
 
 
 NO_LABELS = torch.zeros(60, 0, dtype=torch.int64)

@@ -1,8 +1,8 @@
-"""Tests the checks of examples and divisions from user data modules: errors and warnings."""
+"""Tests the checks of examples, divisions and shifts from users: what is refused, noted, or taken in silence."""
 
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,9 @@ def pool(**changes: Any) -> Examples:
     return replace(Examples(torch.arange(120.0).view(60, 2), torch.arange(60) % 3, 3), **changes)
 
 
+VIEWED = pool(views=(View(), View(label_map=(1, 2, 0))))
+
+
 def lists(**changed: list[int]) -> Callable[[Division], Division]:
     """Returns a function that replaces lists in a division; the keyword `train2` sets client 2's training list."""
 
@@ -49,198 +52,136 @@ def lists(**changed: list[int]) -> Callable[[Division], Division]:
     return change
 
 
-def notes(module: Own) -> list[str]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        module.federated(0)
-    return [str(one.message) for one in caught if one.category is Notice]
-
-
-def test_division_without_a_fault_is_taken_in_silence():
-    assert notes(Own()) == []
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        (lists(train2=[500, 501]), "Own: train: client 2 has the example 500, but examples are 0 to 59"),
-        (lists(train3=[-1, 31]), "Own: train: client 3 has the example -1, but examples are 0 to 59"),
-        (lists(test5=[60]), "Own: test: client 5 has the example 60, but examples are 0 to 59"),
-        (lambda d: replace(d, true_clusters=torch.arange(3)), r"dtype torch.int64 and shape \(3,\); give int64 \[6\]"),
-        (lambda d: replace(d, true_clusters=torch.zeros(6)), r"true_clusters has dtype torch.float32"),
-        (
-            lambda d: replace(d, true_clusters=torch.arange(6) - 2),
-            "true_clusters holds -2; give numbers from 0, and -1",
-        ),
-        (lambda d: replace(d, test=d.test.select(ids(0, 1))), "train has lists for 6 clients, but test for 2"),
-        (lambda d: replace(d, train=ClientIndex.from_lists([]), test=ClientIndex.from_lists([])), "returns no clients"),
-        (lambda d: replace(d, names=("a", "b")), "names has 2 names for 6 clients"),
-        (lambda d: replace(d, skew="features"), "skew is 'features'; give feature, label or other"),
-        (lambda d: replace(d, train=replace(d.train, values=d.train.values.int())), "ClientIndex of torch.int32"),
-        (
-            lambda d: replace(d, train=replace(d.train, starts=d.train.starts + 5)),
-            "lists that reach beyond its 48 values",
-        ),
-        (
-            lambda d: replace(d, test=replace(d.test, sizes=d.test.sizes - 3)),
-            "test has lists that reach beyond its 12 values",
-        ),
-        (lambda d: (d.train, d.test), "divide returns a tuple; return Division"),
-    ],
-)
-def test_division_that_does_not_fit_is_refused(change: Callable[[Division], Any], expected: str):
-    with pytest.raises(InputError, match=expected):
-        Own(change=change).federated(0)
-
-
-def test_examples_are_counted_under_all_views():
-    views = pool(views=(View(), View(label_map=(1, 2, 0))))
-    assert notes(Own(views, lists(train2=[119]))) == []
-    with pytest.raises(
-        InputError, match=r"client 2 has the example 120, but examples are 0 to 119 \(60 examples under 2 views"
-    ):
-        Own(views, lists(train2=[119, 120])).federated(0)
-
-
-def test_what_nobody_holds_may_be_anything():
-    def with_rest(division: Division) -> Division:
-        index = division.train
-        return replace(division, train=replace(index, values=torch.cat([index.values, ids(700, -3)])))
-
-    assert notes(Own(change=with_rest)) == []
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        (
-            lists(train1=[10, 11, 10]),
-            "Own: train: 1 client with repeated examples, and each repeat counts (1; such as example 10)",
-        ),
-        (
-            lists(test4=[48, 48]),
-            "Own: test: 1 client with repeated examples, and each repeat counts (4; such as example 48)",
-        ),
-        (
-            lists(train1=[10, 18]),
-            "Own: 1 client tested on training examples, so the scores are too good (1; such as example 18)",
-        ),
-    ],
-)
-def test_repeats_and_overlaps_in_a_client_are_noted(change: Callable[[Division], Division], expected: str):
-    (note,) = notes(Own(change=change))
-    assert note.startswith(expected)
-
-
-def test_clients_may_share_examples():
-    assert notes(Own(change=lists(train1=[0, 1, 2], test2=[0, 1], train0=[9, 2]))) == ["Own: 1 client tested on "
-        "training examples, so the scores are too good (0; such as example 9)"]  # fmt: skip
-
-
-def test_image_under_another_view_overlaps_but_does_not_repeat():
-    views = pool(views=(View(), View(label_map=(1, 2, 0))))
-    assert notes(Own(views, lists(train1=[10, 70]))) == []
-    (note,) = notes(Own(views, lists(train1=[10, 78])))
-    assert "(1; such as example 18)" in note
-
-
-def test_shared_test_lists_are_looked_at_once_and_name_their_clients():
-    def shared(division: Division) -> Division:
-        few = ClientIndex(ids(2, 59, 59), torch.tensor([0, 0, 0, 0, 1, 1]), torch.tensor([2, 2, 2, 2, 2, 0]))
-        return replace(lists(train3=[30, 2])(division), test=few)  # clients 3 and 0 have the same list
-
-    first, second = notes(Own(change=shared))
-    assert first.startswith(
-        "Own: test: 1 client with repeated examples, and each repeat counts (4; such as example 59)"
-    )
-    assert second.startswith(
-        "Own: 2 clients tested on training examples, so the scores are too good (0, 3; such as example 2)"
+def train(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Division], Division]:
+    """Returns a function that changes a tensor of the training lists."""
+    return lambda division: replace(
+        division, train=replace(division.train, **{name: change(getattr(division.train, name))})
     )
 
 
+def refused(make: Callable[[], object], quoted: str) -> bool:
+    with pytest.raises(InputError) as refusal:
+        make()
+    return all(part in str(refusal.value) for part in quoted.split(" | "))
+
+
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("change", "quoted"),
     [
-        ({"inputs": torch.zeros(60, 2).index_fill(0, ids(7), torch.nan)}, "example 7 has NaN or infinite inputs"),
-        ({"inputs": torch.zeros(60, 2).index_fill(0, ids(59), torch.inf)}, "example 59 has NaN or infinite inputs"),
-        ({"inputs": torch.zeros(60, 2, dtype=torch.int16)}, "inputs have dtype torch.int16"),
-        ({"inputs": torch.zeros(60, 2, dtype=torch.bool)}, "inputs have dtype torch.bool"),
-        ({"inputs": torch.zeros(50, 2)}, r"inputs have shape \(50, 2\), labels have shape \(60,\)"),
-        ({"labels": torch.zeros(60, 1, dtype=torch.int64)}, r"labels have dtype torch.int64 and shape \(60, 1\)"),
-        ({"labels": torch.zeros(60, dtype=torch.int32)}, "labels have dtype torch.int32"),
-        ({"labels": torch.arange(60)}, "example 3 has label 3, but num_labels is 3"),
-        ({"labels": torch.arange(60) % 3 - 1}, "example 0 has label -1, but num_labels is 3: give classes from 0"),
-        ({"labels": torch.arange(60), "num_labels": 0}, "example 1 has label 1, but num_labels is 0: give classes"),
-        ({"labels": torch.full((60,), torch.nan), "num_labels": 0}, "example 0 has no finite label"),
-        (
-            {"inputs": torch.full((60, 2), 9), "vocabulary": 9},
-            "inputs hold token ids from 9 to 9, but vocabulary is 9; give 0 to 8",
-        ),
-        ({"inputs": torch.full((60, 2), -1), "vocabulary": 9}, "inputs hold token ids from -1 to -1"),
+        (lists(train2=[500, 501]), "Own | train: client 2 | example 500 | 0 to 59"),
+        (lists(train3=[-1, 31]), "train: client 3 | example -1"),
+        (lambda d: replace(d, true_clusters=torch.arange(3)), "true_clusters | int64 | (3,) | [6]"),
+        (lambda d: replace(d, true_clusters=torch.zeros(6)), "true_clusters | float32"),
+        (lambda d: replace(d, true_clusters=torch.arange(6) - 2), "true_clusters | -2"),
+        (lambda d: replace(d, test=d.test.select(ids(0, 1))), "train | 6 clients | test for 2"),
+        (lambda d: replace(d, train=ClientIndex.from_lists([]), test=ClientIndex.from_lists([])), "no clients"),
+        (lambda d: replace(d, names=("a", "b")), "names | 2 | 6"),
+        (lambda d: replace(d, skew="features"), "skew is 'features'"),
+        (train("values", torch.Tensor.int), "ClientIndex of torch.int32"),
+        (train("starts", lambda starts: starts + 5), "train | beyond its 48 values"),
+        (train("sizes", lambda sizes: sizes - 9), "train | beyond its 48 values"),
+        (lambda d: (d.train, d.test), "divide | tuple | Division"),
+    ],
+)
+def test_division_that_does_not_fit_is_refused(change: Callable[[Division], Any], quoted: str):
+    assert refused(lambda: Own(change=change).federated(0), quoted)
+
+
+@pytest.mark.parametrize(
+    ("changes", "quoted"),
+    [
+        ({"inputs": torch.zeros(60, 2).index_fill(0, ids(7), torch.nan)}, "example 7 | NaN"),
+        ({"inputs": torch.zeros(60, 2).index_fill(0, ids(59), torch.inf)}, "example 59 | infinite"),
+        ({"inputs": torch.zeros(60, 2, dtype=torch.int16)}, "inputs | int16"),
+        ({"inputs": torch.zeros(50, 2)}, "inputs | (50, 2) | labels | (60,)"),
+        ({"labels": torch.zeros(60, 1, dtype=torch.int64)}, "labels | int64 | (60, 1)"),
+        ({"labels": torch.zeros(60, dtype=torch.int32)}, "labels | int32"),
+        ({"labels": torch.arange(60)}, "example 3 | label 3 | num_labels is 3"),
+        ({"labels": torch.arange(60) % 3 - 1}, "example 0 | label -1 | num_labels is 3"),
+        ({"labels": torch.arange(60), "num_labels": 0}, "example 1 | label 1 | num_labels is 0"),
+        ({"labels": torch.full((60,), torch.nan), "num_labels": 0}, "example 0 | finite label"),
+        ({"inputs": torch.full((60, 2), 9), "vocabulary": 9}, "token ids from 9 to 9 | vocabulary is 9"),
         (
             {"inputs": torch.zeros(60, 2).int(), "vocabulary": 9, "embeddings": torch.zeros(8, 3)},
-            "embeddings has 8 rows, but vocabulary is 9",
+            "embeddings | 8 | vocabulary is 9",
         ),
-        ({"views": (View(label_map=(1, 0)),)}, r"label_map is \(1, 0\); map each of the 3 labels to one of them"),
-        ({"views": (View(label_map=(1, 0, 3)),)}, r"label_map is \(1, 0, 3\)"),
+        ({"views": (View(label_map=(1, 0)),)}, "label_map is (1, 0) | 3"),
+        ({"views": (View(label_map=(1, 0, 3)),)}, "label_map is (1, 0, 3)"),
+        ({"label_names": ("cat", "dog")}, "label_names | 2 | 3"),
     ],
 )
-def test_examples_that_do_not_fit_are_refused(changes: dict[str, Any], expected: str):
-    with pytest.raises(InputError, match=expected):
-        Own(pool(**changes)).federated(0)
+def test_examples_that_do_not_fit_are_refused(changes: dict[str, Any], quoted: str):
+    assert refused(lambda: Own(pool(**changes)).federated(0), quoted)
 
 
-def test_what_load_returns_has_to_be_examples():
-    with pytest.raises(InputError, match="Own: load returns a dict; return Examples"):
-        Own({"x": 1}).federated(0)
-
-
-def test_names_are_as_many_as_labels():
-    with pytest.raises(InputError, match="label_names has 2 names for 3 labels; give one for each"):
-        pool(label_names=("cat", "dog"))
-    assert [pool(label_names=("cat", "1", "2")).label_name(label) for label in (0, 1)] == ["0 ('cat')", "1"]
-    assert pool().label_name(1) == "1"
-
-
-def test_unseen_label_is_named_in_words():
+def test_other_mistakes_of_a_data_module_are_refused():
+    assert refused(lambda: Own({"x": 1}).federated(0), "load | dict | Examples")
     named = Own(pool(labels=torch.arange(60) // 59, label_names=("cat", "dog", "owl")))
     named.allow_unseen_labels = False
-    with pytest.raises(InputError, match=r"the test data hold label 1 \('dog'\), which no training client has"):
-        named.federated(0)
+    assert refused(lambda: named.federated(0), "test | label 1 ('dog') | allow_unseen_labels")
+    assert [pool(label_names=("cat", "1", "2")).label_name(label) for label in (0, 1)] == ["0 ('cat')", "1"]
+    assert refused(
+        lambda: Own(VIEWED, lists(train2=[119, 120])).federated(0), "client 2 | example 120 | 0 to 119 | 2 views"
+    )
+
+
+# Notices
+
+SHARED = ClientIndex(ids(2, 59, 59), torch.tensor([0, 0, 0, 0, 1, 1]), torch.tensor([2, 2, 2, 2, 2, 0]))
+
+
+@pytest.mark.parametrize(
+    ("examples", "change", "expected"),
+    [
+        (None, lambda division: division, []),
+        (None, train("values", lambda values: torch.cat([values, ids(700, -3)])), []),  # which nobody has
+        (VIEWED, lists(train2=[119]), []),
+        (VIEWED, lists(train1=[10, 70]), []),  # an image under another view
+        (None, lists(train1=[10, 11, 10]), ["train: 1 client | repeated | (1; such as example 10)"]),
+        (None, lists(test4=[48, 48]), ["test: 1 client | repeated | (4; such as example 48)"]),
+        (None, lists(train1=[10, 18]), ["1 client | tested on training examples | (1; such as example 18)"]),
+        (VIEWED, lists(train1=[10, 78]), ["1 client | tested on training examples | (1; such as example 18)"]),
+        # clients may share examples
+        (None, lists(train1=[0, 1, 2], test2=[0, 1], train0=[9, 2]), ["1 client | tested | (0; such as example 9)"]),
+        # clients 0 and 3 have one test list
+        (
+            None,
+            lambda division: replace(lists(train3=[30, 2])(division), test=SHARED),
+            ["test: 1 client | repeated | (4; such as example 59)", "2 clients | tested | (0, 3; such as example 2)"],
+        ),
+    ],
+)
+def test_repeats_and_overlaps_in_a_client_are_noted(examples: Any, change: Any, expected: list[str]):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        Own(examples, change).federated(0)
+    notes = [str(one.message) for one in caught if one.category is Notice]
+    assert len(notes) == len(expected)
+    for note, quoted in zip(notes, expected, strict=True):
+        assert all(part in note for part in ("Own: ", *quoted.split(" | ")))
 
 
 # A user's own shifts
 
 
+@dataclass(frozen=True)
 class Moving(Shift):
     """Shift that replaces client 4's training list, and keeps the training lists of the first `kept` clients only."""
 
-    def __init__(self, entries: list[int], kept: int = 6) -> None:
-        object.__setattr__(self, "entries", entries)
-        object.__setattr__(self, "kept", kept)
-        object.__setattr__(self, "participants", "all")
+    entries: Any = ()
+    kept: int = 6
 
     def step(self, data: FederatedData, at: ShiftContext) -> tuple[FederatedData, ShiftLog]:
-        train = data.train.replace_lists(ids(4), ClientIndex.from_lists([ids(*self.entries)])).select(
-            torch.arange(self.kept)
-        )
+        changed = data.train.replace_lists(ids(4), ClientIndex.from_lists([ids(*self.entries)]))
         log = ShiftLog("moving", ids(4), ids(-1), ids(1), ids(0), ids(0))
-        return replace(data, train=train), log
+        return replace(data, train=changed.select(torch.arange(self.kept))), log
 
 
-def test_shift_that_fits_is_taken():
-    data, _ = apply_shifts(Own().federated(0), [Moving([59, 0])], 0, 0, torch.arange(6))
-    assert data.train[4].tolist() == [59, 0]
+def test_a_users_shift_is_checked():
+    def shifted(shift: Shift) -> FederatedData:
+        return apply_shifts(Own().federated(0), [shift], 0, 0, torch.arange(6))[0]
 
-
-@pytest.mark.parametrize(
-    ("shift", "expected"),
-    [
-        (Moving([60]), "Moving: train: client 4 has the example 60, but examples are 0 to 59"),
-        (Moving([-2]), "Moving: train: client 4 has the example -2"),
-        (Moving([1], kept=5), "Moving: step returns train lists of 5 clients, but there are 6"),
-    ],
-)
-def test_shift_that_does_not_fit_is_refused(shift: Shift, expected: str):
-    with pytest.raises(InputError, match=expected):
-        apply_shifts(Own().federated(0), [shift], 0, 0, torch.arange(6))
+    assert shifted(Moving([59, 0])).train[4].tolist() == [59, 0]
+    assert refused(lambda: shifted(Moving([60])), "Moving | train: client 4 | example 60 | 0 to 59")
+    assert refused(lambda: shifted(Moving([-2])), "Moving | train: client 4 | example -2")
+    assert refused(lambda: shifted(Moving([1], kept=5)), "Moving | train | 5 clients | 6")

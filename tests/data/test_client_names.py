@@ -12,7 +12,7 @@ from torch import nn
 
 from lit_cfl import Experiment, load_run, run
 from lit_cfl.algorithms import FedAvg, FedGroup
-from lit_cfl.datamodules import IID, ArrayData
+from lit_cfl.datamodules import ArrayData
 from lit_cfl.errors import DivergedError, InputError, name_clients
 from lit_cfl.local_work import Budget
 from lit_cfl.tasks import Classification
@@ -53,22 +53,16 @@ def test_numbers_of_clients_are_followed_by_their_names(said: str, expected: str
     assert str(caught.value) == expected
 
 
-def test_a_name_that_is_the_number_is_not_repeated():
-    with pytest.raises(InputError, match=r"^client 1 fails$"), name_clients(("0", "1")):
-        raise InputError("client 1 fails")
-    with pytest.raises(InputError, match=r"^client 1 fails$"), name_clients(()):
+@pytest.mark.parametrize("names", [("0", "1"), ()])
+def test_a_name_that_is_the_number_is_not_repeated(names: tuple[str, ...]):
+    with pytest.raises(InputError, match=r"^client 1 fails$"), name_clients(names):
         raise InputError("client 1 fails")
 
 
-def test_a_run_names_the_client_that_diverges():
-    with pytest.raises(DivergedError, match=r"^client 2 \('South'\) diverged in round 1"):
+def test_a_run_names_the_client_that_fails():
+    with pytest.raises(DivergedError, match=r"^client 2 \('South'\) .*round 1"):
         list(experiment(wards(huge="South")))
-
-
-def test_a_client_that_batch_norm_cannot_train_is_named():
-    with pytest.raises(
-        InputError, match=r"^client 0 \('East'\) cannot be trained: with batch size 10, its only example "
-    ):
+    with pytest.raises(InputError, match=r"^client 0 \('East'\) .*batch size 10"):
         experiment(wards(size=1), partial(nn.BatchNorm1d, 2)).prepare(0)
 
 
@@ -77,43 +71,27 @@ class Refuses(FedAvg):
         raise InputError(f"client {int(clients[1])} cannot be placed")
 
 
-def test_newcomers_are_named_when_they_cannot_be_placed(tmp_path: Path):
-    trained = replace(experiment(wards()), algorithm=Refuses())
-    run(trained, tmp_path / "run")
-    with pytest.raises(InputError, match=r"^client 5 \('Port'\) cannot be placed"):
-        load_run(tmp_path / "run", trained).assign(wards(("Hill", "Port")).federated(0))
-
-
-def test_clients_are_read_back_with_their_names(tmp_path: Path):
+def test_a_run_keeps_the_names_of_its_clients_and_names_newcomers(tmp_path: Path):
     names = [" 7", "007", "7.0", "7e0", "NA", "North", "Saint-Étienne"]
-    trained = experiment(wards(tuple(names)))
+    trained = replace(experiment(wards(tuple(names))), algorithm=Refuses())
     assert len(repr(run(trained, tmp_path / "run"))) < 200 + len(str(tmp_path))  # short enough for a notebook
-    assert load_run(tmp_path / "run", trained).clients["name"].tolist() == names
+    found = load_run(tmp_path / "run", trained)
+    assert found.clients["name"].tolist() == names
+    with pytest.raises(InputError, match=r"^client 8 \('Port'\) cannot be placed"):
+        found.assign(wards(("Hill", "Port")).federated(0))
 
 
 def test_a_second_table_has_the_columns_of_the_first(tmp_path: Path):
-    rows = [f"{0.1 * k:.1f},{k % 5},{k % 2},{k % 4}" for k in range(40)]
-    for name, head in (("first", "age,crp,y,client"), ("second", "crp,age,y,client")):
-        (tmp_path / f"{name}.csv").write_text("\n".join([head, *rows]) + "\n")
+    heads = {"first": "age,crp", "second": "crp,age", "fewer": "crp", "more": "sex,age,crp"}
+    for name, head in heads.items():
+        columns = head.split(",")
+        rows = [",".join([*(f"{0.1 * k + len(one):.1f}" for one in columns), f"{k % 2},{k % 4}"]) for k in range(40)]
+        (tmp_path / f"{name}.csv").write_text("\n".join([f"{head},y,client", *rows]) + "\n")
     trained = experiment(ArrayData(source=tmp_path / "first.csv"))
     run(trained, tmp_path / "run")
     found = load_run(tmp_path / "run", trained)
     assert found.data.examples.input_names == ("age", "crp")
-    found.assign(ArrayData(source=tmp_path / "first.csv").federated(0))
-    with pytest.raises(InputError, match="these data have the columns in another order, unlike those of the run; give"):
-        found.assign(ArrayData(source=tmp_path / "second.csv").federated(0))
-    text = (tmp_path / "first.csv").read_text()
-    (tmp_path / "fewer.csv").write_text("\n".join(line.partition(",")[2] for line in text.splitlines()))
-    (tmp_path / "more.csv").write_text(
-        "\n".join(f"{'sex' if k == 0 else 1},{line}" for k, line in enumerate(text.splitlines()))
-    )
-    for name, problem in (("fewer", "lack the column 'age'"), ("more", "have the additional column 'sex'")):
-        with pytest.raises(InputError, match=f"^these data {problem}, unlike those of the run; give the same columns"):
+    found.assign(found.data)
+    for name, problem in {"second": "another order", "fewer": "'age'", "more": "'sex'"}.items():
+        with pytest.raises(InputError, match=f"^these data .*{problem}.* columns"):
             found.assign(ArrayData(source=tmp_path / f"{name}.csv").federated(0))
-
-
-def test_clients_without_names_have_no_column_of_them(tmp_path: Path):
-    inputs = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)
-    trained = experiment(ArrayData(inputs, (inputs[:, 0] > 0).astype(int), partition=IID(4)))
-    run(trained, tmp_path / "run")
-    assert "name" not in load_run(tmp_path / "run", trained).clients

@@ -5,12 +5,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paper_cases import all_of, balanced, divided, labels_by_client, pool_of, real, sizes_of
+from partition_cases import all_counts, counts_in, divided, few, held, labels_of, pool_of, real, seeds, sizes_of
 from quadratic import ids
 
 from lit_cfl.data import ClientIndex
-from lit_cfl.datamodules.partition import MNIST1000, Ditto500, FedProxFEMNIST, Partition, paper_partitions
-from lit_cfl.datamodules.partition.base import label_counts
+from lit_cfl.datamodules.partition import MNIST1000, Ditto500, FedProxFEMNIST, Pool, paper_partitions
 from lit_cfl.datamodules.partition.labels import consecutive_starts, cyclic_labels, join_pieces
 from lit_cfl.datamodules.partition.paper_partitions import (
     deal_in_cycles,
@@ -19,6 +18,24 @@ from lit_cfl.datamodules.partition.paper_partitions import (
     grant_in_order,
 )
 from lit_cfl.errors import InputError
+
+
+def balanced(per_label: int, test: int = 0) -> Pool:
+    """Makes a pool of the labels 0 to 9, each with so many examples in the source's training and test part."""
+    return pool_of(labels_of([per_label] * 10), labels_of([test] * 10, 1))
+
+
+WHOLE = balanced(6000, 1000)  # as MNIST and Fashion-MNIST
+
+
+def cyclic(clients: int, classes: int) -> list[set[int]]:
+    return [{(client + k) % 10 for k in range(classes)} for client in range(clients)]
+
+
+def sets_of(counts: torch.Tensor) -> list[set[int]]:
+    """Returns the set of labels of each client."""
+    return [set(row.nonzero().flatten().tolist()) for row in counts]
+
 
 # Pieces
 
@@ -36,135 +53,82 @@ def test_pieces_of_a_label_follow_one_another():
     assert starts.tolist() == [[0, 0], [5, 0], [4, 3]]
 
 
-def test_types_of_clients_are_cyclic():
-    assert cyclic_labels(4, 2, 3).tolist() == [[0, 1], [1, 2], [2, 0], [0, 1]]
-
-
-# Bad input
-
-
-@pytest.mark.parametrize("partition", [MNIST1000(), Ditto500(), FedProxFEMNIST()], ids=lambda one: type(one).__name__)
-def test_other_label_spaces_are_refused(partition: Partition):
-    name = type(partition).__name__
-    eleven, nine = torch.arange(11).repeat(900), torch.arange(9).repeat(900)
-    with pytest.raises(InputError, match=f"{name} needs the labels 0 to 9 "):
-        divided(partition, pool_of(eleven, eleven, 11))
-    with pytest.raises(InputError, match=rf"{name} needs .*, 0\] of them; take other data"):
-        divided(partition, pool_of(nine, nine))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: MNIST1000(0), "MNIST1000: classes is 0; give 1 to 10"),
-        (lambda: MNIST1000(11), "MNIST1000: classes is 11; give 1 to 10"),
-        (
-            lambda: divided(MNIST1000(), pool_of(balanced(999))),
-            "MNIST1000 needs the labels 0 to 9 with 1000 examples of each, .*, 999",
-        ),
-        (lambda: Ditto500(-1), "Ditto500: seed is -1"),
-        (lambda: divided(Ditto500(), pool_of(balanced(6000))), "Ditto500 tests on the source's test part"),
-        (
-            lambda: divided(Ditto500(), pool_of(balanced(6000), balanced(40))),
-            r"Ditto500 needs the labels 0 to 9 with \d+ examples of each",
-        ),
-        (lambda: FedProxFEMNIST(0), "num_clients is 0; give 1 or more"),
-    ],
-)
-def test_impossible_generators_are_refused(make: object, message: str):
-    with pytest.raises(InputError, match=message):
-        make()
+# Ditto
 
 
 def test_ditto_gives_exactly_the_released_totals():
-    division = divided(Ditto500(), pool_of(balanced(6000), balanced(1000, 1)))
-    train = division.train.sizes
-    assert (int(train.sum()), int(division.test.sizes.sum())) == (61_251, 11_254)
+    train, test = (index.sizes for index in (divided(Ditto500(), WHOLE).train, divided(Ditto500(), WHOLE).test))
+    assert (int(train.sum()), int(test.sum())) == (61_251, 11_254)
     assert (int(train.min()), int(train.max()), float(np.median(train.numpy()))) == (31, 1378, 88.0)
+    assert draw_wanted_images(233).sum().item() == pytest.approx(60_000)  # before rounding
 
 
 def test_ditto_on_the_real_data():
     pool = real("fashion_mnist")
     division = divided(Ditto500(), pool)
     assert (len(division.train.entries), len(division.test.entries)) == (61_251, 11_254)
-    assert labels_by_client(division, pool) == [{(u + j) % 10 for j in range(5)} for u in range(500)]
+    assert sets_of(all_counts(division, pool)) == cyclic(500, 5)
     first = (pool.labels[:60_000] == 0).nonzero().flatten()
     assert set(division.train[0].tolist()) >= set(first[: int((pool.labels[division.train[0]] == 0).sum())].tolist())
 
 
 def test_ditto_restarts_six_times_in_training_and_ten_times_in_test():
-    pool = pool_of(balanced(6000), balanced(1000, 1))
-    division = divided(Ditto500(), pool)
+    division = divided(Ditto500(), WHOLE)
     for index, part, wraps in ((division.train, slice(0, 60_000), 6), (division.test, slice(60_000, None), 10)):
-        firsts = [(pool.labels[part] == label).nonzero()[0].item() + (part.start or 0) for label in range(10)]
+        firsts = [(WHOLE.labels[part] == label).nonzero()[0].item() + (part.start or 0) for label in range(10)]
         # each start of a cycle deals the first example again
         assert torch.isin(index.entries, torch.tensor(firsts)).sum().item() == 10 + wraps
 
 
 def test_ditto_clients_have_five_labels_and_no_image_twice():
-    pool = pool_of(balanced(6000), balanced(1000, 1))
-    division = divided(Ditto500(), pool)
+    division = divided(Ditto500(), WHOLE)
     for index in (division.train, division.test):
-        assert label_counts(index, pool.labels, 10).bool().sum(1).tolist() == [5] * 500
+        assert sets_of(counts_in(index, WHOLE)) == cyclic(500, 5)
         assert all(one.unique().numel() == one.numel() for one in index)
     assert int(division.train.entries.max()) < 60_000 <= int(division.test.entries.min())
-    assert division.true_clusters.tolist() == [u % 10 for u in range(500)]
-    assert (division.test.sizes.min() >= 5, division.skew) == (True, "label")
+    assert (division.true_clusters.tolist(), division.skew) == ([u % 10 for u in range(500)], "label")
+    assert division.test.sizes.min() >= 5
 
 
 def test_ditto_depends_on_its_own_seed_alone():
-    pool = pool_of(balanced(6000), balanced(1000, 1))
-    one, again, other = (divided(Ditto500(), pool, 0), divided(Ditto500(), pool, 1), divided(Ditto500(seed=2), pool, 0))
+    before = np.random.get_state()[1].tolist()
+    one, again, other = (
+        divided(*case) for case in ((Ditto500(), WHOLE, 0), (Ditto500(), WHOLE, 1), (Ditto500(2), WHOLE))
+    )
     assert torch.equal(one.train.entries, again.train.entries)
     assert len(one.train.entries) != len(other.train.entries)
-
-
-def test_ditto_shares_out_sixty_thousand_before_rounding():
-    assert draw_wanted_images(233).sum().item() == pytest.approx(60_000)
+    assert np.random.get_state()[1].tolist() == before
 
 
 def test_reading_restarts_where_too_few_are_left():
     labels = torch.arange(10).repeat(5)  # label 0 is at 0, 10, 20, 30, 40
-    which = torch.zeros(4, 1, dtype=torch.int64)
-    found = deal_in_cycles(labels, which, torch.tensor([[3], [2], [1], [5]]))
+    found = deal_in_cycles(labels, torch.zeros(4, 1, dtype=torch.int64), torch.tensor([[3], [2], [1], [5]]))
     assert [one.tolist() for one in found] == [[0, 10, 20], [30, 40], [0], [0, 10, 20, 30, 40]]
 
 
-def test_no_global_random_state_is_touched():
-    np.random.seed(5)
-    before = np.random.get_state()[1].tolist()
-    divided(Ditto500(), pool_of(balanced(6000), balanced(1000, 1)))
-    assert np.random.get_state()[1].tolist() == before
+# MNIST
 
 
-@pytest.mark.parametrize("classes", [1, 2, 3, 5, 10])
-def test_mnist_clients_have_the_digits_of_their_type(classes: int):
-    pool = pool_of(balanced(6000), balanced(1000, 1))
-    division = divided(MNIST1000(classes), pool)
-    assert labels_by_client(division, pool) == [{(u + j) % 10 for j in range(classes)} for u in range(1000)]
+@settings(few, max_examples=8)
+@given(st.integers(1, 10), seeds)
+def test_mnist_images_are_disjoint_and_nine_tenths_are_for_training(classes: int, seed: int):
+    division = divided(MNIST1000(classes), WHOLE, seed)
+    sizes, every = sizes_of(division), held(division)
+    assert int(sizes.min()) >= 10
+    assert division.train.sizes.tolist() == [int(0.9 * n) for n in sizes.tolist()]
+    assert (len(set(every)), every[0] >= 0, every[-1] < 70_000) == (len(every), True, True)
+    assert len(every) > 70_000 - 1000 * classes - 1  # for rounding, each client loses less than one image per digit
     assert division.true_clusters.tolist() == [u % 10 if classes < 10 else 0 for u in range(1000)]
     assert division.skew == "label"
 
 
-@settings(deadline=None, derandomize=True, max_examples=8)
-@given(st.integers(1, 10), st.integers(0, 2**32 - 1))
-def test_mnist_images_are_disjoint_and_nine_tenths_are_for_training(classes: int, seed: int):
-    pool = pool_of(balanced(6000), balanced(1000, 1))
-    division = divided(MNIST1000(classes), pool, seed)
-    sizes, every = sizes_of(division), all_of(division)
-    assert int(sizes.min()) >= 10
-    assert division.train.sizes.tolist() == [int(0.9 * n) for n in sizes.tolist()]
-    assert (every.unique().numel(), int(every.min()) >= 0, int(every.max()) < 70_000) == (every.numel(), True, True)
-    assert every.numel() > 70_000 - 1000 * classes - 1  # for rounding, each client loses less than one image per digit
-
-
 @pytest.mark.parametrize(("classes", "first"), [(1, [10]), (2, [5, 5]), (3, [4, 3, 3]), (5, [2] * 5), (10, [1] * 10)])
-def test_smallest_mnist_clients_have_ten_images_split_evenly(classes: int, first: list[int]):
-    pool = pool_of(balanced(1000))  # 10,000 images are enough only for the minimum of ten per client
-    division = divided(MNIST1000(classes), pool)
-    assert sizes_of(division).tolist() == [10] * 1000
-    has = sum(label_counts(index, pool.labels, 10) for index in (division.train, division.test))
-    assert has[3, [(3 + j) % 10 for j in range(classes)]].tolist() == first
+def test_smallest_mnist_clients_have_ten_images_of_their_digits_split_evenly(classes: int, first: list[int]):
+    pool = balanced(1000)  # 10,000 images are enough only for the minimum of ten per client
+    counts = all_counts(divided(MNIST1000(classes), pool), pool)
+    assert counts.sum(1).tolist() == [10] * 1000
+    assert sets_of(counts) == cyclic(1000, classes)
+    assert counts[3, [(3 + j) % 10 for j in range(classes)]].tolist() == first
 
 
 def test_mnist_sizes_are_log_normal():
@@ -174,11 +138,10 @@ def test_mnist_sizes_are_log_normal():
 
 
 def test_mnist_training_images_are_drawn_at_random():
-    pool = pool_of(balanced(6000), balanced(1000, 1))
-    division = divided(MNIST1000(), pool)
-    both = label_counts(division.test, pool.labels, 10)
+    division = divided(MNIST1000(), WHOLE)
+    both = counts_in(division.test, WHOLE)
     assert (both > 0).sum(1).double().mean() > 1.2  # test images are not just the last tenth in the order of the digits
-    shares = both.sum(0) / label_counts(division.train, pool.labels, 10).sum(0)
+    shares = both.sum(0) / counts_in(division.train, WHOLE).sum(0)
     assert shares.tolist() == pytest.approx([1 / 9] * 10, rel=0.15)
 
 
@@ -195,74 +158,79 @@ def test_mnist_total_of_the_released_rule():
     assert len(set(totals)) > 5
 
 
+# FEMNIST
+
+
 @pytest.mark.parametrize("sharing", [True, False])
 def test_femnist_clients_have_three_letters_in_equal_numbers(sharing: bool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(paper_partitions, "LETTER_IMAGES", 4500)
-    pool = pool_of(balanced(4500), num_labels=26)
+    pool = pool_of(labels_of([4500] * 10), num_labels=26)
     division = divided(FedProxFEMNIST(sharing=sharing), pool)
-    has = sum(label_counts(index, pool.labels, 10) for index in (division.train, division.test))
-    for client, row in enumerate(has.tolist()):
+    for client, row in enumerate(all_counts(division, pool).tolist()):
         mine = [row[(client + j) % 10] for j in range(3)]
         assert mine == [mine[0]] * 3
         assert (mine[0] >= 2, sum(mine)) == (True, sum(row))
     assert division.true_clusters.tolist() == [u % 10 for u in range(200)]
-    assert division.train.sizes.tolist() == [int(0.9 * n) for n in sizes_of(division).tolist()]
+    sizes = sizes_of(division).tolist()
+    assert division.train.sizes.tolist() == [int(0.9 * n) for n in sizes]
+    assert sizes == sizes_of(divided(FedProxFEMNIST(sharing=not sharing), pool)).tolist()
+    assert (len(set(held(division))) == sum(sizes)) == (not sharing)
 
 
 def test_femnist_sizes_are_those_of_the_released_law():
-    pool = pool_of(balanced(4000))
+    pool = balanced(4000)
     sizes = torch.cat([sizes_of(divided(FedProxFEMNIST(), pool, seed)) for seed in range(10)]).double()
     assert (sizes - 4).log().median().item() == pytest.approx(4.0, abs=0.08)  # 3 * int(s / 3) is s - 1 on average
     assert (sizes.mean() * 200).item() == pytest.approx(200 * (np.exp(4.5) + 4), rel=0.05)
 
 
 def test_released_femnist_clients_read_the_same_images():
-    pool = pool_of(balanced(4000))
+    pool = balanced(4000)
     division = divided(FedProxFEMNIST(), pool)
-    every = all_of(division)
-    has = sum(label_counts(index, pool.labels, 10) for index in (division.train, division.test))
     # each letter has as many images as the client with the most of them
-    assert every.unique().numel() == int(has.max(0).values.sum())
+    assert len(set(held(division))) == int(all_counts(division, pool).max(0).values.sum())
     assert torch.isin(division.test.entries, division.train.entries).double().mean() > 0.8
     for train, test in zip(division.train, division.test, strict=True):
         assert torch.cat([train, test]).unique().numel() == len(train) + len(test)
 
 
-@settings(deadline=None, derandomize=True, max_examples=8)
-@given(st.integers(1, 60), st.integers(0, 2**32 - 1))
-def test_femnist_without_sharing_is_disjoint(clients: int, seed: int):
-    every = all_of(divided(FedProxFEMNIST(clients, sharing=False), pool_of(balanced(4000)), seed))
-    assert every.unique().numel() == every.numel()
-
-
-def test_sharing_does_not_change_the_sizes():
-    pool = pool_of(balanced(4000))
-    one, other = (divided(FedProxFEMNIST(sharing=sharing), pool) for sharing in (True, False))
-    assert sizes_of(one).tolist() == sizes_of(other).tolist()
-
-
 def test_femnist_uses_at_most_so_many_images_of_a_letter_at_random(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(paper_partitions, "LETTER_IMAGES", 30)
-    pool = pool_of(balanced(100))
-    one, other = (all_of(divided(FedProxFEMNIST(), pool, seed)).unique() for seed in (0, 1))
+    pool = balanced(100)
+    one, again, other = (set(held(divided(FedProxFEMNIST(), pool, seed))) for seed in (0, 0, 1))
     assert (len(one), len(other)) == (300, 300)
-    assert one.tolist() != other.tolist()
-
-
-def test_femnist_follows_the_seed():
-    pool = pool_of(balanced(400))
-    one, again, other = (all_of(divided(FedProxFEMNIST(9), pool, seed)).tolist() for seed in (1, 1, 2))
     assert (one == again, one == other) == (True, False)
 
 
 def test_too_few_images_without_sharing_name_how_many_clients_fit():
-    pool = pool_of(balanced(78))
-    with pytest.raises(
-        InputError, match=r"200 clients cannot have separate images.*give (\d+) clients at most"
-    ) as error:
+    pool = balanced(78)
+    with pytest.raises(InputError, match=r"200 clients .*give (\d+) clients at most.*sharing: true") as error:
         divided(FedProxFEMNIST(sharing=False), pool)
     most = int(str(error.value).split("; give ")[1].split()[0])
     assert most > 0
     assert len(divided(FedProxFEMNIST(most, sharing=False), pool).train) == most
-    with pytest.raises(InputError, match="or sharing: true"):
+    with pytest.raises(InputError, match="sharing"):
         divided(FedProxFEMNIST(most + 1, sharing=False), pool)
+
+
+# Refusals
+
+ELEVEN, NINE = (pool_of(torch.arange(number).repeat(900), torch.arange(number).repeat(900)) for number in (11, 9))
+
+
+@pytest.mark.parametrize(
+    ("make", "quoted"),
+    [
+        *((lambda rule=rule: divided(rule(), ELEVEN), "0 to 9") for rule in (MNIST1000, Ditto500, FedProxFEMNIST)),
+        *((lambda rule=rule: divided(rule(), NINE), "0 to 9 | 0]") for rule in (MNIST1000, Ditto500, FedProxFEMNIST)),
+        (lambda: MNIST1000(11), "classes | 11"),
+        (lambda: divided(MNIST1000(), balanced(999)), "0 to 9 | 1000 | 999"),
+        (lambda: Ditto500(-1), "seed | -1"),
+        (lambda: divided(Ditto500(), balanced(6000)), "Ditto500 | test part"),
+        (lambda: divided(Ditto500(), balanced(6000, 40)), "Ditto500 | 0 to 9"),
+    ],
+)
+def test_impossible_generators_are_refused(make: object, quoted: str):
+    with pytest.raises(InputError) as refusal:
+        make()
+    assert all(part in str(refusal.value) for part in quoted.split(" | "))

@@ -1,24 +1,27 @@
 """Makes pools of examples that have only labels, and summarises the data of clients."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import numpy as np
+import pyarrow.parquet as pq
+import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from lit_cfl.data import ClientIndex, Division, Examples
-from lit_cfl.datamodules.partition import (
-    Partition,
-    Pool,
-)
+from lit_cfl.datamodules.partition import Partition, Pool
 from lit_cfl.datamodules.partition.base import label_counts
 
+DATA = Path(__file__).parents[3] / "shared/data"
 few = settings(deadline=None, derandomize=True, max_examples=30)
 some_counts = st.lists(st.integers(20, 60), min_size=4, max_size=8)  # numbers of examples of each label
 seeds = st.integers(0, 2**32 - 1)
 
 
-def labels_of(counts: list[int], seed: int = 0) -> Tensor:
+def labels_of(counts: Sequence[int], seed: int = 0) -> Tensor:
     """Makes shuffled labels with `counts[k]` examples of label k."""
     return torch.from_numpy(np.random.default_rng(seed).permutation(np.repeat(np.arange(len(counts)), counts)))
 
@@ -31,6 +34,14 @@ def pool_of(
     return Pool(Examples(torch.zeros(len(every), 1), every, number), len(labels), owner)
 
 
+def real(name: str) -> Pool:
+    """Reads the labels of a real data set, or skips the test."""
+    if not (DATA / name).is_dir():
+        pytest.skip(f"no real data in {DATA / name}")
+    parts = [pq.read_table(next((DATA / name).glob(f"{split}-*")), columns=["label"]) for split in ("train", "test")]
+    return pool_of(*(torch.tensor(part["label"].to_pylist()) for part in parts))
+
+
 def divided(partition: Partition, pool: Pool, seed: int = 0) -> Division:
     return partition.divide(pool, np.random.default_rng(seed))
 
@@ -40,9 +51,20 @@ def held(division: Division) -> list[int]:
     return torch.cat([division.train.entries, division.test.entries]).sort().values.tolist()
 
 
+def sizes_of(division: Division) -> Tensor:
+    """Counts each client's examples, training and test together."""
+    return division.train.sizes + division.test.sizes
+
+
 def lists(division: Division) -> list[list[int]]:
     return [one.tolist() for index in (division.train, division.test) for one in index]
 
 
-def counts_in(index: ClientIndex, pool: Pool) -> list[list[int]]:
-    return label_counts(index, pool.labels, pool.examples.num_labels).tolist()
+def counts_in(index: ClientIndex, pool: Pool) -> Tensor:
+    """Counts the examples of each label that each client has, int64 `[clients, labels]`."""
+    return label_counts(index, pool.labels, pool.examples.num_labels)
+
+
+def all_counts(division: Division, pool: Pool) -> Tensor:
+    """Counts as `counts_in`, training and test together."""
+    return counts_in(division.train, pool) + counts_in(division.test, pool)

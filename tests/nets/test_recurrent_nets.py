@@ -1,6 +1,5 @@
 """Tests the papers' nets for tweets: initial weights, outputs, and accepted inputs."""
 
-import copy
 from collections.abc import Sequence
 
 import pytest
@@ -9,18 +8,9 @@ from paper_nets import RECURRENT, TWEET, inputs_of
 from quadratic import ids
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from lit_cfl.engines.engine import Engine
-from lit_cfl.engines.mini_batches import LocalTraining
-from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError
 from lit_cfl.nets import FedGroupLSTM, Net, Sent140GRU, Sent140LSTM
 from lit_cfl.parameters import ParameterLayout
-from lit_cfl.tasks import Classification
-
-
-@pytest.mark.parametrize("net", RECURRENT)
-def test_recurrent_layers_are_registered_in_the_order_they_are_used(net: type[Net]):
-    assert ParameterLayout.of(net([25], 2, vocabulary=7)).layers == ("embedding", "rnn1", "rnn2", "fc1", "fc2")
 
 
 @pytest.mark.parametrize("net", RECURRENT)
@@ -31,16 +21,12 @@ def test_recurrent_kernels_start_orthogonal(net: type[Net]):
         torch.testing.assert_close(weight.T @ weight, torch.eye(weight.shape[1]), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("net", "units"), [(Sent140LSTM, 64), (FedGroupLSTM, 100)])
-def test_an_lstm_starts_remembering(net: type[Net], units: int):
-    bias = net(TWEET, 2).rnn1.bias_ih_l0
-    assert bias.tolist() == [0.0] * units + [1.0] * units + [0.0] * 2 * units
-
-
-def test_a_gru_starts_with_zero_biases():
+def test_an_lstm_starts_remembering_and_a_gru_with_zero_biases():
+    for net, units in ((Sent140LSTM, 64), (FedGroupLSTM, 100)):
+        bias = net(TWEET, 2).rnn1.bias_ih_l0
+        assert bias.tolist() == [0.0] * units + [1.0] * units + [0.0] * 2 * units
     biases = [weight for name, weight in Sent140GRU(TWEET, 2).named_parameters() if "bias" in name]
-    assert len(biases) == 10
-    assert not any(bool(bias.any()) for bias in biases)
+    assert [bool(bias.any()) for bias in biases] == [False] * 10
 
 
 @pytest.mark.parametrize("net", [Sent140LSTM, FedGroupLSTM])
@@ -97,6 +83,7 @@ def test_token_ids_go_through_a_trained_embedding(net: type[Net], dtype: torch.d
     tokens = torch.tensor([[0, 0, 6, 1], [2, 3, 4, 5]], dtype=dtype)
     assert torch.equal(built(tokens), plain(built.embedding.weight[tokens.long()]))
     assert ParameterLayout.of(built).num_parameters == ParameterLayout.of(plain).num_parameters + 7 * 5
+    assert ParameterLayout.of(built).layers == ("embedding", "rnn1", "rnn2", "fc1", "fc2")
 
 
 def test_padding_has_the_vector_zero_for_ever():
@@ -112,33 +99,25 @@ def test_padding_has_the_vector_zero_for_ever():
 
 
 @pytest.mark.parametrize(
-    ("shape", "options", "message"),
+    ("shape", "options", "quoted"),
     [
-        ([4], {}, r"inputs of shape \[4\] with vocabulary None are not text"),
-        ([1, 8, 8], {}, r"inputs of shape \[1, 8, 8\] with vocabulary None are not text"),
-        ([1, 8, 8], {"vocabulary": 7}, r"inputs of shape \[1, 8, 8\] with vocabulary 7 are not text"),
-        ([4, 3], {"vocabulary": 7}, r"vectors already; leave out vocabulary, which is 7"),
-        ([4], {"vocabulary": 7, "embedding_width": 0}, "embedding_width is 0; give 1 or more"),
+        ([4], {}, "[4] | vocabulary None"),
+        ([1, 8, 8], {"vocabulary": 7}, "[1, 8, 8] | vocabulary 7"),
+        ([4, 3], {"vocabulary": 7}, "vectors | vocabulary, which is 7"),
+        ([4], {"vocabulary": 7, "embedding_width": 0}, "embedding_width is 0"),
         ([4], {"vocabulary": -7}, "vocabulary is -7"),
-        (None, {}, "needs both"),
+        (None, {}, "input_shape"),
     ],
 )
 @pytest.mark.parametrize("net", RECURRENT)
 def test_recurrent_net_refuses_what_it_cannot_read(
-    net: type[Net], shape: Sequence[int] | None, options: dict[str, int], message: str
+    net: type[Net], shape: Sequence[int] | None, options: dict[str, int], quoted: str
 ):
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError) as refusal:
         net(shape, 2, **options)
+    assert all(part in str(refusal.value) for part in quoted.split(" | "))
 
 
 def test_one_logit_is_refused_for_three_labels():
-    with pytest.raises(InputError, match="enough for 2 labels, not 3; choose Sent140LSTM"):
+    with pytest.raises(InputError, match="2 labels, not 3"):
         FedGroupLSTM(TWEET, 3)
-
-
-def test_copy_of_a_recurrent_net_holds_the_row_it_is_given():
-    engine = Engine(lambda: Classification(Sent140LSTM([4, 3], 2)), Plan(), 0, LocalTraining())
-    row = engine.initial(0) + 0.25
-    module = engine.module(row)
-    assert torch.equal(engine.layout.read(module), row)
-    assert not torch.equal(module(inputs_of(2, 4, 3)), copy.deepcopy(engine.template).eval()(inputs_of(2, 4, 3)))

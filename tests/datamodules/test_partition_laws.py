@@ -1,0 +1,237 @@
+"""Tests the sizes and labels that each partition gives its clients: laws, limits and worked examples."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from partition_cases import counts_in, divided, few, held, labels_of, pool_of, seeds, some_counts
+
+from lit_cfl.datamodules.partition import (
+    IID,
+    ClassesPerClient,
+    Dirichlet,
+    DirichletSizes,
+    DominantClass,
+    InnerDirichlet,
+    LabelGroups,
+    LogNormalSizes,
+    PowerLawSizes,
+    Shards,
+)
+from lit_cfl.datamodules.partition import labels as labels_module
+from lit_cfl.datamodules.partition.labels import grant_requests
+from lit_cfl.errors import InputError
+
+# Sizes
+
+
+def test_iid_sizes_differ_by_one_at_most():
+    division = divided(IID(5, 0.0), pool_of(labels_of([13])))
+    assert (division.train.sizes.tolist(), division.true_clusters.tolist()) == ([3, 3, 3, 2, 2], [0] * 5)
+
+
+@few
+@given(
+    st.sampled_from([LogNormalSizes(9), PowerLawSizes(9), DirichletSizes(9)]),
+    st.integers(1, 12),
+    st.integers(0, 400),
+    seeds,
+)
+def test_sizes_keep_their_minimum_and_sum_up(partition: LogNormalSizes, least: int, more: int, seed: int):
+    sizes = replace(partition, min_size=least).sizes(9 * least + more, np.random.default_rng(seed))
+    assert (int(sizes.min()) >= least, int(sizes.sum())) == (True, 9 * least + more)
+
+
+@pytest.mark.parametrize(
+    ("partition", "total", "expected"),
+    [
+        (LogNormalSizes(4, min_size=2, sigma=0.0), 102, [26, 26, 25, 25]),
+        (PowerLawSizes(4, min_size=2, exponent=0.0), 102, [26, 26, 25, 25]),
+        (LogNormalSizes(10, min_size=1, sigma=1e4), 1000, [991] + [1] * 9),  # without an overflow
+        (PowerLawSizes(4, min_size=5, exponent=2.0), 225, [149, 41, 21, 14]),  # 5 more than 144, 36, 16 and 9
+    ],
+)
+def test_sizes_of_a_known_spread(partition: LogNormalSizes, total: int, expected: list[int]):
+    assert sorted(partition.sizes(total, np.random.default_rng(0)).tolist(), reverse=True) == expected
+
+
+def test_ranks_of_a_power_law_are_random():
+    drawn = [PowerLawSizes(4, exponent=2.0).sizes(999, np.random.default_rng(seed)).tolist() for seed in range(9)]
+    assert len(set(map(tuple, drawn))) > 3
+
+
+def test_sizes_have_the_variance_of_their_law():
+    n, rng = 20_000, np.random.default_rng(0)
+    sizes = LogNormalSizes(n, min_size=10).sizes(10**9, rng)
+    assert (sizes - 10).double().log().std().item() == pytest.approx(2.0, rel=0.02)
+    for alpha in (0.5, 5.0):
+        shares = DirichletSizes(4000, min_size=1, alpha=alpha).sizes(10**8, rng).double() / 10**8
+        assert shares.var().item() == pytest.approx(3999 / 4000**2 / (4000 * alpha + 1), rel=0.1)
+
+
+# Dirichlet
+
+
+@few
+@given(some_counts, st.sampled_from([0.3, 1.0]), seeds)
+def test_dirichlet_keeps_the_minimum(counts: list[int], alpha: float, seed: int):
+    least = sum(counts) // 8  # half of the average size: most first draws fail
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(labels_module, "MOST_DRAWS", 1000)
+        division = divided(Dirichlet(4, 0.0, alpha, min_size=least), pool_of(labels_of(counts)), seed)
+    assert (int(division.train.sizes.min()) >= least, held(division)) == (True, list(range(sum(counts))))
+
+
+def test_dirichlet_shares_each_label_by_its_law():
+    n, alpha = 500, 0.5
+    pool = pool_of(labels_of([100_000, 50_000]))
+    counts = counts_in(divided(Dirichlet(n, 0.0, alpha, min_size=1), pool).train, pool).double()
+    variance = (counts / counts.sum(0)).var(0)
+    assert variance.tolist() == pytest.approx([(n - 1) / n**2 / (n * alpha + 1)] * 2, rel=0.3)
+    assert abs(torch.corrcoef(counts.T)[0, 1].item()) < 0.15  # the proportions of each label are drawn independently
+
+
+def test_limits_of_dirichlet():
+    pool = pool_of(labels_of([1000, 500]))
+    equal = counts_in(divided(Dirichlet(5, 0.0, alpha=1e9), pool).train, pool)
+    assert equal.tolist() == [[200, 100]] * 5
+    pool = pool_of(labels_of([30] * 6))
+    whole = counts_in(divided(Dirichlet(2, 0.0, alpha=1e-6), pool).train, pool)
+    assert ((whole == 0) | (whole == 30)).all()  # each label goes to one client
+
+
+@few
+@given(some_counts, st.sampled_from([0.01, 0.3, 100.0]), seeds)
+def test_inner_dirichlet_keeps_the_sizes(counts: list[int], alpha: float, seed: int):
+    sizes = [sum(counts) // 2, 3, sum(counts) // 4, 1]
+    division = divided(InnerDirichlet(4, 0.0, sizes=sizes, alpha=alpha), pool_of(labels_of(counts)), seed)
+    assert division.train.sizes.tolist() == sizes
+    assert len(set(held(division))) == sum(sizes)
+
+
+def test_inner_dirichlet_draws_the_labels_of_each_client_by_its_law():
+    n, labels, alpha = 400, 5, 0.5
+    pool = pool_of(labels_of([100_000] * labels))
+    shares = counts_in(divided(InnerDirichlet(n, 0.0, sizes=[100] * n, alpha=alpha), pool).train, pool).double() / 100
+    mean = 1 / labels
+    assert shares.mean(0).tolist() == pytest.approx([mean] * labels, abs=0.05)
+    assert shares.var(0).tolist() == pytest.approx([mean * (1 - mean) / (labels * alpha + 1)] * labels, rel=0.25)
+
+
+def test_of_a_label_that_is_short_each_gets_the_same_share_of_what_it_wants():
+    wishes = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]], dtype=torch.float64)
+    counts = grant_requests(wishes, torch.tensor([40, 40]), torch.tensor([30, 30, 40]))
+    assert counts[:, 0].tolist() == [20, 10]  # the clients want 40 and 20, and 30 are available: each gets half
+    # Of labels 1 and 2, 10 and 40 examples are left. The first client wants 20 in this proportion, 4 and 16, the second
+    # wants 10 of label 1. These are 14 in total, so each gets less: 2 and 7; the second ends with two of label 2.
+    assert counts.tolist() == [[20, 2, 18], [10, 28, 2]]
+
+
+# Classes and shards
+
+
+@few
+@given(some_counts, st.integers(1, 8), st.integers(0, 9), seeds)
+def test_clients_have_the_labels_of_their_type_in_equal_shares(counts: list[int], classes: int, more: int, seed: int):
+    total, classes = len(counts), min(classes, len(counts))
+    pool = pool_of(labels_of(counts))
+    division = divided(ClassesPerClient(total + more, 0.0, classes), pool, seed)
+    has = counts_in(division.train, pool)
+    for client, row in enumerate(has):
+        assert set(row.nonzero().flatten().tolist()) == {(client + step) % total for step in range(classes)}
+    for label in range(total):
+        shares = has[:, label][has[:, label] > 0]
+        assert (int(shares.max() - shares.min()) <= 1, int(shares.sum())) == (True, counts[label])
+    types = [client % total if classes < total else 0 for client in range(total + more)]
+    assert division.true_clusters.tolist() == types
+
+
+@few
+@given(some_counts, st.integers(1, 9), st.integers(1, 4), seeds)
+def test_a_client_has_whole_shards_of_the_sorted_examples(counts: list[int], clients: int, each: int, seed: int):
+    pool = pool_of(labels_of(counts))
+    division = divided(Shards(clients, 0.0, each), pool, seed)
+    place = pool.labels.argsort(stable=True).argsort()  # position of each example in the sorted pool
+    least, longer = divmod(sum(counts), clients * each)
+    starts = [k * least + min(k, longer) for k in range(clients * each + 1)]
+    shards = {tuple(range(a, b)) for a, b in pairwise(starts)}
+    assert len(division.train) == clients
+    for mine in division.train:
+        places, found = place[mine].tolist(), []
+        while places:
+            size = least + (places[0] < longer * (least + 1))
+            found.append(tuple(places[:size]))
+            places = places[size:]
+        assert len(found) == each
+        assert set(found) <= shards
+
+
+# Groups and dominant labels
+
+
+def test_groups_have_clients_of_their_own():
+    pool = pool_of(labels_of([40, 50, 61, 30, 31]))
+    division = divided(LabelGroups(0.0, [[4, 0], [1, 2, 3]], clients_per_group=3), pool)
+    counts = counts_in(division.train, pool)
+    assert division.true_clusters.tolist() == [0, 0, 0, 1, 1, 1]
+    assert division.train.sizes.tolist() == [24, 24, 23, 47, 47, 47]
+    assert counts[:3].sum(0).tolist() == [40, 0, 0, 0, 31]
+    assert counts[3:].sum(0).tolist() == [0, 50, 61, 30, 0]
+    assert counts[0].tolist() != [14, 0, 0, 0, 10]  # examples are dealt at random, not label by label
+
+
+def test_stocfl_has_four_groups_of_a_hundred_clients():
+    pool = pool_of(labels_of([150] * 10), labels_of([10] * 10))
+    division = divided(LabelGroups("shared"), pool)
+    assert division.true_clusters.bincount().tolist() == [100] * 4
+    assert counts_in(division.test, pool)[::100].tolist() == [
+        [10, 10, 10, 0, 0, 0, 0, 0, 0, 0],
+        [0, 0, 0, 10, 10, 0, 0, 0, 0, 0],
+        [0, 0, 0, 0, 0, 10, 10, 0, 0, 0],
+        [0, 0, 0, 0, 0, 0, 0, 10, 10, 10],
+    ]
+
+
+@few
+@given(
+    st.lists(st.integers(100, 300), min_size=3, max_size=6),
+    st.integers(1, 3),
+    st.integers(0, 5),
+    st.sampled_from([0.0, 0.25, 0.5, 0.8, 1.0]),
+    st.integers(1, 12),
+    seeds,
+)
+def test_dominant_class_has_its_share_of_each_client(
+    counts: list[int], clusters: int, more: int, beta: float, size: int, seed: int
+):
+    assume(not beta or round(beta * size))  # otherwise the partition is refused
+    pool = pool_of(labels_of(counts, seed))
+    division = divided(DominantClass(clusters + more, 0.0, clusters, beta, size), pool, seed)
+    truth = torch.arange(clusters + more) % clusters
+    assert torch.equal(division.true_clusters, truth)
+    assert division.train.sizes.tolist() == [size] * (clusters + more)
+    dominant = counts_in(division.train, pool).gather(1, truth[:, None])
+    assert dominant.flatten().tolist() == [round(beta * size)] * (clusters + more)
+    assert division.train.entries.unique().numel() == division.train.entries.numel()
+
+
+def test_the_rest_is_drawn_from_the_other_labels_in_proportion():
+    pool = pool_of(labels_of([9000, 3000, 6000, 12_000]))
+    has = counts_in(divided(DominantClass(10, 0.0, 2, 0.5, 400), pool).train, pool)
+    # the other labels are taken in the ratio 3000 : 6000 : 12,000
+    assert has[0::2].sum(0).tolist() == [1000, 143, 286, 571]
+    assert has[1::2].sum(0).tolist() == [333, 1000, 222, 445]
+    assert len({tuple(row) for row in has.tolist()}) == 10  # the labels of each client are random
+
+
+def test_dominant_class_gives_out_as_much_as_there_is_for_all():
+    pool = pool_of(labels_of([600] * 10), labels_of([100] * 10))
+    division = divided(DominantClass(), pool)
+    assert division.train.sizes.tolist() == [180] * 20  # 5 * 90 + 15 * 90 / 9 = 600 of a cluster's label
+    with pytest.raises(InputError, match=r"182 examples each, .* at most 18\d each"):
+        divided(DominantClass(examples_per_client=182), pool)
+    assert counts_in(division.test, pool)[:4].argmax(1).tolist() == [0, 1, 2, 3]
