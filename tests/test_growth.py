@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import isnan
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -22,12 +21,11 @@ from lit_cfl.clustering.cluster_scores import agreement, churn
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.shift import SwapAll
-from lit_cfl.engines import round_work, some_examples
+from lit_cfl.engines import round_work
 from lit_cfl.engines.round_work import RoundWork
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import Evaluation, EvaluationPlan, evaluate
 from lit_cfl.parameters import ParameterLayout
-from lit_cfl.progress import summary_table
 from lit_cfl.rounds import Cohorts, rounds
 from lit_cfl.runs.rows import cluster_rows
 from lit_cfl.scores import CLASSIFIER
@@ -90,13 +88,6 @@ def test_rows_of_clusters_take_the_same_work_for_each_client_however_many_cluste
     assert work[1] < 9 * work[0]
 
 
-def test_sizes_of_clusters_are_counted_in_one_pass_and_the_first_fifty_are_listed(tmp_path: Path):
-    clusters = [*[3] * 4, None, *range(100, 160)]
-    lines = [f"{client},{'' if cluster is None else cluster},0" for client, cluster in enumerate(clusters)]
-    (tmp_path / "clients.csv").write_text("\n".join(["client,cluster,newcomer", *lines, "65,3,1"]) + "\n")
-    assert summary_table._cluster_sizes(tmp_path) == f"4{', 1' * 49} and 11 clusters more"
-
-
 # Comparisons of clients
 
 
@@ -126,9 +117,6 @@ def test_clients_are_compared_with_as_many_clusters_some_at_a_time(monkeypatch: 
     torch.testing.assert_close(best, cosines.max(1).values)
     monkeypatch.setattr(stocfl_clusters, "_MOST_KEPT", 300 * 200)
     torch.testing.assert_close(nearest_cluster(state, psi, keep=True)[2], cosines)
-    nobody = StoCFLState(nothing, nothing, nothing, sums[:0], counts[:0], nothing, 0)
-    assert nearest_cluster(nobody, psi)[1].tolist() == [-1] * 300
-    assert nearest_cluster(state, psi[:0])[1].tolist() == []
 
 
 def test_losses_of_many_models_are_added_up_in_parts_of_whole_batches(monkeypatch: pytest.MonkeyPatch):
@@ -158,15 +146,6 @@ def test_losses_of_many_models_are_added_up_in_parts_of_whole_batches(monkeypatc
         assert [len(part) for part in Losses.asked] == parts
         assert found[ids(0, 2, 3)].tolist() == [[mean + 1000 * m for m in range(3)] for mean in (9.0, 2.0, 15.0)]
         assert found[1].isnan().all()  # these clients have no data
-
-
-def test_the_first_example_of_each_label_is_found_some_at_a_time(monkeypatch: pytest.MonkeyPatch):
-    labels = ids(2, 2, 0, 4, 0, 1, 4)
-    train = ClientIndex.from_lists([ids(6, 3), ids(1, 2, 0, 4), ids(5)])  # labels 4 4, 2 0 2 0, 1; nobody has label 3
-    data = FederatedData(Examples(torch.zeros(7, 1), labels, 5), train, train, train, ids(-1, -1, -1))
-    for block in (1, 3, 100):
-        monkeypatch.setattr(some_examples, "_BLOCK", block)
-        assert some_examples.one_of_each_label(data).tolist() == [2, 5, 1, 6]
 
 
 # Rounds and evaluations
@@ -221,9 +200,6 @@ def test_an_evaluation_places_who_has_no_model_and_scores_everyone_once():
     assert algorithm.served == [30, 30]  # served once before and once after the change
     assert engine.scored == 90
     assert (found.metrics["clusters/assigned"], found.metrics["clusters/unobserved"]) == (20, 10)
-    algorithm.served.clear()
-    evaluate(algorithm, state, engine, data, EvaluationPlan(clients=5), round=0)
-    assert (algorithm.served, engine.scored <= 90 + 15) == ([30], True)
 
 
 def test_rounds_look_up_all_clients_only_where_a_shift_asks_who_is_warm():
