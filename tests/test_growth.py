@@ -1,7 +1,7 @@
-"""Tests how work and memory of rounds, evaluations and scores grow with the number of clients."""
+"""Tests how work and memory of rounds and scores grow with the number of clients."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import isnan
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lit_cfl.algorithms import Assignment, Ditto, FedAvg, Info, stocfl_clusters
+from lit_cfl.algorithms import Ditto, FedAvg, stocfl_clusters
 from lit_cfl.algorithms.stocfl_clusters import StoCFLState, nearest_cluster
 from lit_cfl.client_scores import SplitScores
 from lit_cfl.clustering import products
@@ -24,8 +24,7 @@ from lit_cfl.datamodules.shift import SwapAll
 from lit_cfl.engines import round_work
 from lit_cfl.engines.round_work import RoundWork
 from lit_cfl.errors import InputError
-from lit_cfl.evaluation import Evaluation, EvaluationPlan, evaluate
-from lit_cfl.parameters import ParameterLayout
+from lit_cfl.evaluation import Evaluation
 from lit_cfl.rounds import Cohorts, rounds
 from lit_cfl.runs.rows import cluster_rows
 from lit_cfl.scores import CLASSIFIER
@@ -148,58 +147,18 @@ def test_losses_of_many_models_are_added_up_in_parts_of_whole_batches(monkeypatc
         assert found[1].isnan().all()  # these clients have no data
 
 
-# Rounds and evaluations
+# Rounds
 
 
 @dataclass(frozen=True)
 class Counted(FedAvg):
-    """FedAvg that records look-ups and placed clients; at first, only clients below `known` have a model."""
+    """FedAvg that records look-ups."""
 
-    known: int = 0
     served: list[int] = field(default_factory=list)
-    placed: list[int] = field(default_factory=list)
-
-    def place(self, state, clients, work, rng):
-        self.placed.extend(clients.tolist())
-        return replace(state, models=torch.cat([state.models] * 2)), Info()
 
     def serve(self, state, clients):
         self.served.append(len(clients))
-        index = torch.zeros(len(clients), dtype=torch.int64)
-        return Assignment(state.models, index.masked_fill((clients >= self.known) & (len(state.models) < 2), -1))
-
-
-class Placing:
-    """Engine whose models are always right; it counts the examples that it scores."""
-
-    seed, scores, layout = 3, CLASSIFIER, ParameterLayout.of_layers({"fc1": 2})
-
-    def __init__(self) -> None:
-        self.scored = 0
-
-    def at(self, round, data):
-        return None
-
-    def outcomes_of_each(self, models, which, index, data, named):
-        from lit_cfl.engines.scorer import Outcomes
-
-        self.scored += len(index)
-        ones = torch.ones(1, len(index), dtype=torch.float64)
-        return Outcomes(ones[0], ones, ones)
-
-
-def test_an_evaluation_places_who_has_no_model_and_scores_everyone_once():
-    clients, none = 30, ClientIndex.empty(30)
-    pool = Examples(torch.zeros(3 * clients, 1), torch.zeros(3 * clients, dtype=torch.int64), 2)
-    test = ClientIndex.from_sizes(torch.arange(3 * clients), torch.full((clients,), 3))
-    data = FederatedData(pool, none, none, test, torch.full((clients,), -1))
-    algorithm, engine = Counted(known=20), Placing()
-    state = FedAvg.state_type(torch.zeros(1, 2))
-    found = evaluate(algorithm, state, engine, data, EvaluationPlan(clients="all"), round=0)
-    assert algorithm.placed == list(range(20, 30))
-    assert algorithm.served == [30, 30]  # served once before and once after the change
-    assert engine.scored == 90
-    assert (found.metrics["clusters/assigned"], found.metrics["clusters/unobserved"]) == (20, 10)
+        return super().serve(state, clients)
 
 
 def test_rounds_look_up_all_clients_only_where_a_shift_asks_who_is_warm():
@@ -209,7 +168,7 @@ def test_rounds_look_up_all_clients_only_where_a_shift_asks_who_is_warm():
 
     data = Digits(num_clients=10).federated(0)
     for participants, served in (("all", []), ("warm", [10, 10, 10])):
-        algorithm = Counted(known=10)
+        algorithm = Counted()
         shift = SwapAll(probability=0.5, participants=participants)
         list(rounds(algorithm, Clients(), data, Cohorts(3), seed=0, num_rounds=3, shifts=[shift]))
         assert algorithm.served == served

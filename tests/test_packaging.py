@@ -118,28 +118,22 @@ def test_an_installed_wheel_runs_from_an_empty_folder(built: Path, tmp_path: Pat
     assert (run / "baseline" / "summary.json").exists()
 
 
-@pytest.fixture
-def own(tmp_path: Path) -> Path:
-    """Makes a user's folder with packages named `datamodules` and `tune`, as users of Lightning often have."""
+@pytest.mark.nightly
+@pytest.mark.parametrize("way", ["script", "command"])
+def test_own_folders_of_the_same_names_are_left_alone_and_found(way: str, tmp_path: Path):
+    """Users of Lightning often have folders `datamodules` and `tune` next to their script."""
     for name in LINKED:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text('WHOSE = "mine"\n')
     mine = 'from lit_cfl.datamodules import Digits\n\nclass Mine(Digits):\n    """The digits as they are."""\n'
     (tmp_path / "datamodules" / "mine.py").write_text(mine)
-    return tmp_path
-
-
-@pytest.mark.nightly
-def test_own_folders_of_the_same_names_next_to_a_script_are_left_alone(own: Path):
-    (own / "use.py").write_text(USE.format(words=[*TINY, "here", "--data", "datamodules.mine.Mine"]))
-    python("use.py", cwd=own)
-    assert "datamodules.mine.Mine" in (own / "here" / "config.yaml").read_text()
-
-
-@pytest.mark.nightly
-def test_the_command_line_finds_the_users_own_data_module(own: Path):
-    installed = own / "installed"  # as in site-packages, there is no bare `datamodules` here
-    installed.mkdir()
-    (installed / "lit_cfl").symlink_to(ROOT / "lit_cfl")
-    python("-m", "lit_cfl", *TINY, "here", "--data", "datamodules.mine.Mine", cwd=own, path=installed)
-    assert "datamodules.mine.Mine" in (own / "here" / "config.yaml").read_text()
+    words = [*TINY, "here", "--data", "datamodules.mine.Mine"]
+    if way == "script":
+        (tmp_path / "use.py").write_text(USE.format(words=words))
+        python("use.py", cwd=tmp_path)
+    else:
+        installed = tmp_path / "installed"  # as in site-packages, there is no bare `datamodules` here
+        installed.mkdir()
+        (installed / "lit_cfl").symlink_to(ROOT / "lit_cfl")
+        python("-m", "lit_cfl", *words, cwd=tmp_path, path=installed)
+    assert "datamodules.mine.Mine" in (tmp_path / "here" / "config.yaml").read_text()

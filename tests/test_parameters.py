@@ -98,19 +98,13 @@ def test_frozen_parameters_are_absent_and_left_alone():
     assert (module.fc1.bias == 0).all()
 
 
-def test_shared_parameter_has_its_columns_once():
-    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    module[1].weight = module[0].weight
-    layout = ParameterLayout.of(module)
-    layout.write(torch.arange(8.0), module)
-    assert layout.num_columns == 8
-    assert module[1].weight.tolist() == [[0, 1], [2, 3]]
-
-
-def test_shared_parameter_is_found_by_each_layer_that_has_it():
+def test_shared_parameter_has_its_columns_once_and_is_found_by_each_layer_that_has_it():
     net = nn.ModuleDict({"enc": nn.Linear(2, 2, bias=False), "dec": nn.Linear(2, 2)})
     net["dec"].weight = net["enc"].weight
     layout = ParameterLayout.of(net)
+    layout.write(torch.arange(6.0), net)
+    assert layout.num_columns == 6
+    assert net["dec"].weight.tolist() == [[0, 1], [2, 3]]
     assert layout.columns("enc").tolist() == layout.columns("dec.weight").tolist() == [0, 1, 2, 3]
     assert layout.columns("dec").tolist() == layout.columns("linear[-1]").tolist() == [0, 1, 2, 3, 4, 5]
 
@@ -148,9 +142,11 @@ def test_pattern_chooses_columns(patterns: str | list[str], expected: list[int])
     assert columns.dtype == torch.int64
 
 
-def test_position_counts_layers_of_a_kind_from_zero():
+def test_positions_count_layers_of_a_kind_from_zero_and_names_are_matched_whole():
     layers = [layer for _ in range(5) for layer in (nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1))]  # 2 columns each
     assert ParameterLayout.of(nn.Sequential(*layers)).columns("conv[3]").tolist() == [12, 13]
+    named = nn.ModuleDict({"fc1": nn.Linear(1, 1), "fc10": nn.Linear(1, 1)})
+    assert ParameterLayout.of(named).columns("fc1").tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -166,11 +162,6 @@ def test_position_counts_layers_of_a_kind_from_zero():
 )
 def test_names_go_with_and_without_outer_modules(pattern: str, expected: list[int]):
     assert ParameterLayout.of(nested()).columns(pattern).tolist() == expected
-
-
-def test_name_is_matched_whole():
-    layers = nn.ModuleDict({"fc1": nn.Linear(1, 1), "fc10": nn.Linear(1, 1)})
-    assert ParameterLayout.of(layers).columns("fc1").tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("pattern", ["fc9", "conv[1]", "linear[-3]", "lstm[0]", "running_mean"])

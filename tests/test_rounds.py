@@ -73,21 +73,6 @@ def test_resuming_after_a_round_equals_an_uninterrupted_run():
         assert rest[-1].costs == whole[-1].costs
 
 
-def test_an_algorithm_draws_other_numbers_in_every_round_and_the_same_in_every_run(monkeypatch: pytest.MonkeyPatch):
-    drawn: list[float] = []
-    plain = FedAvg.round
-
-    def drawing(self: FedAvg, state: Any, cohort: Tensor, work: Any, rng: torch.Generator) -> Any:
-        drawn.append(float(torch.rand((), generator=rng)))
-        return plain(self, state, cohort, work, rng)
-
-    monkeypatch.setattr(FedAvg, "round", drawing)
-    for _ in range(2):
-        run(FedAvg(), 10, Cohorts(3), 6)
-    assert drawn[:6] == drawn[6:]
-    assert len(set(drawn)) == 6
-
-
 def test_everybody_takes_part_where_the_algorithm_needs_it():
     class Whole(FedAvg):
         def needs_all(self, round: int) -> bool:

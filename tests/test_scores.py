@@ -82,13 +82,10 @@ def test_a_score_without_any_weight_is_left_blank():
 # Columns and directions
 
 
-def test_columns_of_a_classifier_are_the_usual_ones():
+def test_every_score_has_its_columns():
     of_split = ["weighted_accuracy", "mean_accuracy", "std_accuracy", "worst10_accuracy", "loss", "global_accuracy"]
     assert METRICS[1:13] == tuple(f"{split}/{name}" for split in ("val", "test") for name in of_split)
     assert CLUSTERS[5:7] == CLIENTS[6:8] == ("accuracy", "loss")
-
-
-def test_every_score_has_its_columns():
     both = (PERPLEXITY, Score("token_accuracy"))
     columns = metric_columns(both)
     for split in ("val", "test"):

@@ -228,11 +228,15 @@ def test_labels_of_newcomers_are_those_of_the_run_and_hidden_ones_are_shown_to_n
     assert torch.equal(hidden.test.of_clients(), plain.test.of_clients())  # scored by their labels
 
 
-def test_texts_of_another_vocabulary_are_refused(path: Path):
+def test_clients_that_the_models_cannot_take_are_refused(path: Path):
     saved = load_run(path)
-    data = saved.prepared.data
+    data, x = saved.prepared.data, np.ones((20, 1, 8, 8), np.float32)
     with pytest.raises(InputError, match="words"):
         saved.assign(replace(data, examples=replace(data.examples, words="another vocabulary")))
+    with pytest.raises(InputError, match=r"10 labels.* 12 labels"):
+        saved.assign(ArrayData(x=x, y=[0, 11] * 10, client=np.arange(20) % 2).federated(0))
+    with pytest.raises(InputError, match="FedGroup cannot place clients without"):
+        saved.assign(ArrayData(x=x, client=np.arange(20) // 10).federated(0))
 
 
 # Commands
@@ -290,13 +294,6 @@ def test_newcomers_without_labels_are_placed_and_not_scored(averaged: Path, tmp_
     assert "weighted" not in out  # no scores are printed
     assert main(words) == 2
     assert "--unlabelled" in capsys.readouterr().err
-
-
-def test_newcomers_with_labels_that_the_run_does_not_know_are_refused(averaged: Path):
-    x = np.ones((20, 1, 8, 8), np.float32)
-    data = ArrayData(x=x, y=[0, 11] * 10, client=np.arange(20) % 2).federated(0)
-    with pytest.raises(InputError, match=r"10 labels.* 12 labels"):
-        load_run(averaged).assign(data)
 
 
 def test_new_clients_may_be_tested_on_a_label_that_the_run_alone_knows(

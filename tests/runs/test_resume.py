@@ -42,7 +42,6 @@ from lit_cfl.nets import MCLR
 from lit_cfl.runs import environment as module
 from lit_cfl.runs.resume import require_agreement
 from lit_cfl.runs.run import RunCallbacks
-from lit_cfl.storage.checkpoint import Checkpoint
 from lit_cfl.tasks import Classification
 
 # Files of runs that were killed
@@ -62,20 +61,6 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(whole: Path, outp
     assert main(resume(path)) == 0
     of_options = {f"{run}{file} differs" for run in ("", "baseline/") for file in ("config.yaml", "checkpoint.pt")}
     assert set(find_differences(path, whole)) <= of_options
-
-
-def test_a_directory_is_a_run_only_when_all_of_its_first_files_are_there(tmp_path: Path, monkeypatch):
-    seen: list[list[str]] = []
-    replace = Path.replace
-
-    def noting(self: Path, target: Path) -> Path:
-        if target.name == "config.yaml":
-            seen.append(sorted(file.name for file in target.parent.iterdir()))
-        return replace(self, target)
-
-    monkeypatch.setattr(Path, "replace", noting)
-    run(digits(rounds=1), tmp_path / "run")
-    assert {"clusters.csv", "environment.json", "metrics.csv", "partition.npz"} <= set(seen[0])
 
 
 def test_an_extension_has_no_files_of_the_earlier_end(tmp_path: Path):
@@ -115,26 +100,6 @@ def test_a_run_killed_between_a_checkpoint_with_more_rounds_and_its_configuratio
         run(digits(rounds=1), path, mode="resume")
     run(digits(rounds=3), path, mode="resume")
     assert timeless_rows(path) == timeless_rows(whole)
-
-
-def test_a_full_disk_while_saving_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch, capsys):
-    path, saves, sync = tmp_path / "run", [], os.fsync
-
-    def full_at_the_third(descriptor: int) -> None:
-        if "checkpoint" in os.readlink(f"/proc/self/fd/{descriptor}"):
-            saves.append(1)
-            if len(saves) >= 3:
-                raise OSError(28, "No space left on device")
-        sync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", full_at_the_third)
-    assert main(start(path, "--checkpoint.every_seconds", "0", rounds=4)) == 2
-    message = capsys.readouterr().err
-    assert f"lit-cfl run --resume {path}" in message
-    assert "checkpoint.pt could not be written (No space left on device)" in message
-    saved = Checkpoint(path).load()
-    assert saved is not None
-    assert saved["round"] == 2
 
 
 def test_a_finished_run_prints_its_table_and_changes_nothing(ended: Path, capsys):

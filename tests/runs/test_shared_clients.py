@@ -1,20 +1,13 @@
 """Tests that two runs that score different clients are compared on the clients scored in both."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import pytest
-from small_comparison import SMALL
 
-from lit_cfl.cli.main import main
 from lit_cfl.runs.shared_clients import ScoredClients, compare_shared, read_scored
 from lit_cfl.scores import Score
-from lit_cfl.storage.csv_log import read_table
-
-RUN = ("run", *SMALL[1:-4], "--algorithm.pretrain_scale", "2", "--rounds", "1")  # 8 of 12 clients are pre-trained
 
 
 def clients(**values: float) -> ScoredClients:
@@ -78,21 +71,3 @@ def test_newcomers_and_clients_without_a_score_do_not_count(tmp_path: Path):
     assert read_scored(tmp_path, {"test/weighted_accuracy": (5 * 0.5 + 15 * 0.1) / 20}) == expected
     for other in (0.3, None):  # the mean is weighted by tokens, or the score is infinite
         assert read_scored(tmp_path, {"test/weighted_accuracy": other}) == replace(expected, by_size=False)
-
-
-def test_a_comparison_and_the_closing_table_are_over_the_clients_that_both_score(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.chdir(tmp_path)
-    assert main([*RUN, "--run_dir", "here"]) == 0
-    out, tables = capsys.readouterr().out, [read_table(Path(path, "clients.csv")) for path in ("here", "here/baseline")]
-    shared = {row["client"] for row in tables[0] if row["accuracy"] is not None}
-    assert len(shared) < 12
-    for name, rows in zip(("FedGroup", "FedAvg"), tables, strict=True):
-        rows = [row for row in rows if row["client"] in shared]
-        right = sum(round(row["accuracy"] * row["n_test"]) for row in rows)
-        accuracies = sorted(row["accuracy"] for row in rows)
-        # a tenth of 8 clients is one client
-        figures = right / sum(row["n_test"] for row in rows), fmean(accuracies), accuracies[0]
-        assert re.search(rf"^{name} +{' +'.join(f'{value:.3f}' for value in figures)} ", out, re.MULTILINE), name
-    assert f"over the {len(shared)} clients that both FedGroup and FedAvg score" in out

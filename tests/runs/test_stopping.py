@@ -128,12 +128,6 @@ def test_time_is_up_after_the_minutes():
     assert StopRule().reason(history(0.5), seconds=1e9) is None
 
 
-def test_reason_says_what_happened():
-    assert StopRule(target=0.8).reason(history(0.9), 0) == "val/weighted_accuracy reached 0.8"
-    expected = "val/weighted_accuracy has not improved in 1 evaluations"
-    assert StopRule(patience=1).reason(history(0.9, 0.8), 0) == expected
-
-
 @pytest.mark.parametrize("metric", ["test/loss", "round", "clusters/ari", "time/elapsed_seconds", ""])
 def test_test_data_and_other_columns_cannot_choose(metric: str):
     with pytest.raises(InputError, match="val/"):

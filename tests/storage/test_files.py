@@ -165,19 +165,6 @@ def test_unknown_column_is_refused_and_not_written(tmp_path: Path):
     assert directory.rows == read_table(tmp_path / "metrics.csv") == []
 
 
-def test_clusters_are_appended(tmp_path: Path):
-    directory = new_directory(tmp_path)
-    directory.clusters.append([{"round": 0, "cluster": 1, "size": 3, "accuracy": 2 / 3, "u": float("nan")}])
-    directory.clusters.append([{"round": 1, "cluster": 0, "size": 5}, {"round": 1, "cluster": 1, "parent": 0}])
-    table = read_table(tmp_path / "clusters.csv")
-    assert [(row["round"], row["cluster"], row["size"], row["parent"]) for row in table] == [
-        (0, 1, 3, None),
-        (1, 0, 5, None),
-        (1, 1, None, 0),
-    ]
-    assert (table[0]["accuracy"], table[0]["u"]) == (2 / 3, None)
-
-
 def test_clients_are_written_whole_each_time_with_their_weights_and_names(tmp_path: Path):
     directory, row = new_directory(tmp_path), [4, None, 2, 9, 0, 0, None, None, 1]
     directory.write_clients([[[0, 1, 1, 5, 0, 2, 0.5, 0.1, 0]], [[1, 0, 0, 5, 0, 2, 1.0, 0.2, 0]]])
