@@ -1,3 +1,7 @@
+"""Tests means of models by cluster, mixes of clusters' models, and the discrepancy of clients."""
+
+from collections.abc import Callable
+
 import pytest
 import torch
 from quadratic import ids, quadratic_clients
@@ -15,20 +19,11 @@ def test_mean_is_weighted_within_each_cluster():
     assert_close(means, torch.tensor([[(1 * 1 + 3 * 4) / 4, 9 / 4], [10.0, 6.0]]))
 
 
-def test_mean_without_weights_is_the_arithmetic_mean():
-    assert_close(mean_by_cluster(ROWS, ids(0, 0, 0)), torch.tensor([[5.0, 3.0]]))
-
-
 def test_empty_cluster_keeps_its_model():
     before = torch.tensor([[9.0, 9.0], [8.0, 8.0], [7.0, 7.0]])
     means = mean_by_cluster(ROWS, ids(0, 0, 2), into=before)
     assert_close(means, torch.tensor([[2.5, 1.5], [8.0, 8.0], [10.0, 6.0]]))
     assert before[0, 0] == 9.0  # arguments are unchanged
-
-
-def test_empty_cluster_without_into_is_refused():
-    with pytest.raises(InputError, match="cluster 1 has no members"):
-        mean_by_cluster(ROWS, ids(0, 0, 2))
 
 
 def test_scaling_all_weights_changes_nothing():
@@ -37,23 +32,7 @@ def test_scaling_all_weights_changes_nothing():
 
 
 def test_nobody_trained_keeps_the_models():
-    empty = mean_by_cluster(ROWS[:0], ids(), into=ROWS)
-    assert torch.equal(empty, ROWS)
-
-
-@pytest.mark.parametrize("chunk_size", [1, 2, 5])
-def test_mean_over_a_fit_is_the_same_bits_for_every_chunk_size(chunk_size: int):
-    whole, chunked = quadratic_clients(7), quadratic_clients(7, chunk_size=chunk_size)
-    start, clients, labels = torch.zeros(1, 4).double(), torch.arange(7), ids(0, 1, 0, 1, 1, 0, 1)
-    weights = whole.num_examples
-    expected = mean_by_cluster(whole.fit(start, clients), labels, weights)
-    assert torch.equal(mean_by_cluster(chunked.fit(start, clients), labels, weights), expected)
-
-
-def test_client_that_did_not_train_counts_nothing_even_with_equal_weights():
-    work = QuadraticWork(torch.tensor([[2.0], [100.0]]), ids(5, 0), 1.0, layers={"fc1": 1})
-    fitted = work.fit(torch.zeros(1, 1), ids(0, 1))
-    assert mean_by_cluster(fitted, ids(0, 0), into=torch.zeros(1, 1)).tolist() == [[2.0]]
+    assert torch.equal(mean_by_cluster(ROWS[:0], ids(), into=ROWS), ROWS)
 
 
 def test_mean_keeps_the_dtype():
@@ -66,27 +45,25 @@ def test_weights_by_examples_or_equal():
     assert client_weights(ids(3, 0, 9), "equal").tolist() == [1, 1, 1]
 
 
-def test_bad_weights_are_refused():
-    with pytest.raises(InputError, match="weights is 'last'; give one of examples, equal"):
-        client_weights(ids(1, 2), "last")
-    with pytest.raises(InputError, match=r"a weight is -1\.0"):
-        mean_by_cluster(ROWS, ids(0, 0, 0), torch.tensor([1.0, -1.0, 3.0]))
-    with pytest.raises(InputError, match="2 weights for 3 labels"):
-        mean_by_cluster(ROWS, ids(0, 0, 0), torch.tensor([1.0, 1.0]))
-
-
-def test_labels_that_do_not_fit_are_refused():
-    with pytest.raises(InputError, match="2 labels for 3 models"):
-        mean_by_cluster(ROWS, ids(0, 0))
-    with pytest.raises(InputError, match="label -1 is not one of the 1 clusters"):
-        mean_by_cluster(ROWS, ids(0, -1, 0))
-    with pytest.raises(InputError, match="label 3 is not one of the 2 clusters"):
-        mean_by_cluster(ROWS, ids(0, 3, 0), into=ROWS[:2])
-
-
-def test_mean_over_no_models_is_refused():
-    with pytest.raises(InputError, match="there are no models to average"):
-        mean_by_cluster(ROWS[:0], ids())
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (lambda: client_weights(ids(1, 2), "last"), "weights is 'last'"),
+        (lambda: mean_by_cluster(ROWS, ids(0, 0, 0), torch.tensor([1.0, -1.0, 3.0])), r"a weight is -1\.0"),
+        (lambda: mean_by_cluster(ROWS, ids(0, 0, 0), torch.tensor([1.0, 1.0])), "2 weights for 3 labels"),
+        (lambda: mean_by_cluster(ROWS, ids(0, 0)), "2 labels for 3 models"),
+        (lambda: mean_by_cluster(ROWS, ids(0, -1, 0)), "label -1"),
+        (lambda: mean_by_cluster(ROWS, ids(0, 3, 0), into=ROWS[:2]), "label 3 .* 2 clusters"),
+        (lambda: mean_by_cluster(ROWS, ids(0, 0, 2)), "cluster 1 has no members"),
+        (lambda: mean_by_cluster(ROWS[:0], ids()), "no models"),
+        (lambda: mix_clusters(ROWS, -0.1), "eta_g is -0.1"),
+        (lambda: mix_clusters(ROWS, float("nan")), "eta_g is nan"),
+        (lambda: mix_clusters(ROWS, 0.0, "mean"), "mix is 'mean'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(wrong: Callable[[], object], named: str):
+    with pytest.raises(InputError, match=named):
+        wrong()
 
 
 def test_inter_cluster_mix_fixture():  # docs/ground_truth.md, check 15
@@ -127,34 +104,10 @@ def test_buffers_are_not_mixed_and_enter_no_norm(form: Mix, buffer: float):
     assert torch.equal(mixed[:, 2], rows[:, 2])
 
 
-@pytest.mark.parametrize("eta_g", [-0.1, float("nan")])
-def test_rate_of_the_mix_below_zero_is_refused(eta_g: float):
-    with pytest.raises(InputError, match=f"eta_g is {eta_g}"):
-        mix_clusters(ROWS, eta_g)
-
-
-def test_form_of_the_mix_that_is_not_known_is_refused():
-    for eta_g in (0.0, 1.0):
-        with pytest.raises(InputError, match="mix is 'mean'; give one of normalised, sum"):
-            mix_clusters(ROWS, eta_g, "mean")
-
-
-def test_discrepancy_is_the_mean_distance_to_the_own_cluster():
-    work = QuadraticWork(torch.tensor([[3.0, 4.0], [0.0, 8.0]]), ids(1, 2), 1.0)
-    fitted = work.fit(torch.zeros(1, 2), ids(0, 1))  # local models end at the centres
-    assert discrepancy(fitted, torch.tensor([[0.0, 0.0], [0.0, 2.0]]), ids(0, 1)) == pytest.approx((5 + 6) / 2)
-
-
 def test_discrepancy_is_over_parameters_and_not_over_buffers():
     work = QuadraticWork(torch.tensor([[3.0, 4.0, 1e9], [0.0, 8.0, -1e9]]), ids(1, 2), 1.0)
     fitted = work.fit(torch.zeros(1, 3), ids(0, 1))
     assert discrepancy(fitted, torch.tensor([[0.0, 0.0, 0.0], [0.0, 2.0, 0.0]]), ids(0, 1), 2) == (5 + 6) / 2
-
-
-def test_discrepancy_leaves_out_clients_that_did_not_train():
-    work = QuadraticWork(torch.tensor([[3.0, 4.0], [9.0, 9.0], [0.0, 8.0]]), ids(1, 0, 2), 1.0)
-    fitted = work.fit(torch.ones(1, 2), ids(0, 1, 2))
-    assert discrepancy(fitted, torch.zeros(1, 2), ids(0, 0, 0)) == (5 + 8) / 2
 
 
 def test_discrepancy_of_a_single_client_is_zero_after_aggregation():  # check 26

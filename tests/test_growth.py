@@ -1,9 +1,8 @@
-"""Tests how work and memory of rounds, evaluations and scores grow with the number of clients."""
+"""Tests how work and memory of rounds and scores grow with the number of clients."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import isnan
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -14,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lit_cfl.algorithms import Assignment, Ditto, FedAvg, Info, stocfl_clusters
+from lit_cfl.algorithms import Ditto, FedAvg, stocfl_clusters
 from lit_cfl.algorithms.stocfl_clusters import StoCFLState, nearest_cluster
 from lit_cfl.client_scores import SplitScores
 from lit_cfl.clustering import products
@@ -22,12 +21,10 @@ from lit_cfl.clustering.cluster_scores import agreement, churn
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.shift import SwapAll
-from lit_cfl.engines import round_work, some_examples
+from lit_cfl.engines import round_work
 from lit_cfl.engines.round_work import RoundWork
 from lit_cfl.errors import InputError
-from lit_cfl.evaluation import Evaluation, EvaluationPlan, evaluate
-from lit_cfl.parameters import ParameterLayout
-from lit_cfl.progress import summary_table
+from lit_cfl.evaluation import Evaluation
 from lit_cfl.rounds import Cohorts, rounds
 from lit_cfl.runs.rows import cluster_rows
 from lit_cfl.scores import CLASSIFIER
@@ -90,13 +87,6 @@ def test_rows_of_clusters_take_the_same_work_for_each_client_however_many_cluste
     assert work[1] < 9 * work[0]
 
 
-def test_sizes_of_clusters_are_counted_in_one_pass_and_the_first_fifty_are_listed(tmp_path: Path):
-    clusters = [*[3] * 4, None, *range(100, 160)]
-    lines = [f"{client},{'' if cluster is None else cluster},0" for client, cluster in enumerate(clusters)]
-    (tmp_path / "clients.csv").write_text("\n".join(["client,cluster,newcomer", *lines, "65,3,1"]) + "\n")
-    assert summary_table._cluster_sizes(tmp_path) == f"4{', 1' * 49} and 11 clusters more"
-
-
 # Comparisons of clients
 
 
@@ -126,9 +116,6 @@ def test_clients_are_compared_with_as_many_clusters_some_at_a_time(monkeypatch: 
     torch.testing.assert_close(best, cosines.max(1).values)
     monkeypatch.setattr(stocfl_clusters, "_MOST_KEPT", 300 * 200)
     torch.testing.assert_close(nearest_cluster(state, psi, keep=True)[2], cosines)
-    nobody = StoCFLState(nothing, nothing, nothing, sums[:0], counts[:0], nothing, 0)
-    assert nearest_cluster(nobody, psi)[1].tolist() == [-1] * 300
-    assert nearest_cluster(state, psi[:0])[1].tolist() == []
 
 
 def test_losses_of_many_models_are_added_up_in_parts_of_whole_batches(monkeypatch: pytest.MonkeyPatch):
@@ -160,70 +147,18 @@ def test_losses_of_many_models_are_added_up_in_parts_of_whole_batches(monkeypatc
         assert found[1].isnan().all()  # these clients have no data
 
 
-def test_the_first_example_of_each_label_is_found_some_at_a_time(monkeypatch: pytest.MonkeyPatch):
-    labels = ids(2, 2, 0, 4, 0, 1, 4)
-    train = ClientIndex.from_lists([ids(6, 3), ids(1, 2, 0, 4), ids(5)])  # labels 4 4, 2 0 2 0, 1; nobody has label 3
-    data = FederatedData(Examples(torch.zeros(7, 1), labels, 5), train, train, train, ids(-1, -1, -1))
-    for block in (1, 3, 100):
-        monkeypatch.setattr(some_examples, "_BLOCK", block)
-        assert some_examples.one_of_each_label(data).tolist() == [2, 5, 1, 6]
-
-
-# Rounds and evaluations
+# Rounds
 
 
 @dataclass(frozen=True)
 class Counted(FedAvg):
-    """FedAvg that records look-ups and placed clients; at first, only clients below `known` have a model."""
+    """FedAvg that records look-ups."""
 
-    known: int = 0
     served: list[int] = field(default_factory=list)
-    placed: list[int] = field(default_factory=list)
-
-    def place(self, state, clients, work, rng):
-        self.placed.extend(clients.tolist())
-        return replace(state, models=torch.cat([state.models] * 2)), Info()
 
     def serve(self, state, clients):
         self.served.append(len(clients))
-        index = torch.zeros(len(clients), dtype=torch.int64)
-        return Assignment(state.models, index.masked_fill((clients >= self.known) & (len(state.models) < 2), -1))
-
-
-class Placing:
-    """Engine whose models are always right; it counts the examples that it scores."""
-
-    seed, scores, layout = 3, CLASSIFIER, ParameterLayout.of_layers({"fc1": 2})
-
-    def __init__(self) -> None:
-        self.scored = 0
-
-    def at(self, round, data):
-        return None
-
-    def outcomes_of_each(self, models, which, index, data, named):
-        from lit_cfl.engines.scorer import Outcomes
-
-        self.scored += len(index)
-        ones = torch.ones(1, len(index), dtype=torch.float64)
-        return Outcomes(ones[0], ones, ones)
-
-
-def test_an_evaluation_places_who_has_no_model_and_scores_everyone_once():
-    clients, none = 30, ClientIndex.empty(30)
-    pool = Examples(torch.zeros(3 * clients, 1), torch.zeros(3 * clients, dtype=torch.int64), 2)
-    test = ClientIndex.from_sizes(torch.arange(3 * clients), torch.full((clients,), 3))
-    data = FederatedData(pool, none, none, test, torch.full((clients,), -1))
-    algorithm, engine = Counted(known=20), Placing()
-    state = FedAvg.state_type(torch.zeros(1, 2))
-    found = evaluate(algorithm, state, engine, data, EvaluationPlan(clients="all"), round=0)
-    assert algorithm.placed == list(range(20, 30))
-    assert algorithm.served == [30, 30]  # served once before and once after the change
-    assert engine.scored == 90
-    assert (found.metrics["clusters/assigned"], found.metrics["clusters/unobserved"]) == (20, 10)
-    algorithm.served.clear()
-    evaluate(algorithm, state, engine, data, EvaluationPlan(clients=5), round=0)
-    assert (algorithm.served, engine.scored <= 90 + 15) == ([30], True)
+        return super().serve(state, clients)
 
 
 def test_rounds_look_up_all_clients_only_where_a_shift_asks_who_is_warm():
@@ -233,7 +168,7 @@ def test_rounds_look_up_all_clients_only_where_a_shift_asks_who_is_warm():
 
     data = Digits(num_clients=10).federated(0)
     for participants, served in (("all", []), ("warm", [10, 10, 10])):
-        algorithm = Counted(known=10)
+        algorithm = Counted()
         shift = SwapAll(probability=0.5, participants=participants)
         list(rounds(algorithm, Clients(), data, Cohorts(3), seed=0, num_rounds=3, shifts=[shift]))
         assert algorithm.served == served

@@ -80,19 +80,13 @@ def test_code_that_is_installed_editable_is_the_users_own(environment: Path, tmp
     assert user_frame(environment, []) == [str(mine / "helper.py"), "2"]
 
 
-def test_a_file_next_to_installed_packages_is_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """As after `pip install --target .` in the folder of the user's files."""
+def test_python_and_lit_cfl_are_not_the_users_own_but_files_next_to_installed_ones_are(tmp_path: Path, monkeypatch):
+    """The user's folder is as after `pip install --target .` in it."""
     install(tmp_path, "helper", {"helper.py": HELPER})
     (tmp_path / "help.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    assert is_installed(tmp_path / "helper.py")
-    assert not is_installed(tmp_path / "help.py")
-
-
-def test_python_and_lit_cfl_are_not_the_users_own():
-    assert is_installed(os.__file__)
-    assert is_installed("<frozen importlib._bootstrap>")
-    assert is_installed(pytest.__file__)
-    assert is_installed(ROOT / "lit_cfl" / "datamodules" / "skew.py")  # a link to another folder
-    assert not is_installed(ROOT / "lit_cfl_of_mine" / "net.py")
-    assert not is_installed(__file__)
+    skew = ROOT / "lit_cfl" / "datamodules" / "skew.py"  # a link to another folder
+    for file in (tmp_path / "helper.py", os.__file__, "<frozen importlib._bootstrap>", pytest.__file__, skew):
+        assert is_installed(file), file
+    for file in (tmp_path / "help.py", ROOT / "lit_cfl_of_mine" / "net.py", __file__):
+        assert not is_installed(file), file

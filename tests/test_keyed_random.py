@@ -11,9 +11,7 @@ from quadratic import ids
 from torch import Tensor
 
 from lit_cfl.data import Examples
-from lit_cfl.datamodules.skew import (
-    NoiseLevels,
-)
+from lit_cfl.datamodules.skew import NoiseLevels
 from lit_cfl.keyed_random import draw_keyed_normal, draw_keyed_uniform, hash_keys
 
 few = settings(deadline=None, derandomize=True, max_examples=50)
@@ -21,14 +19,6 @@ few = settings(deadline=None, derandomize=True, max_examples=50)
 
 def noisy(levels: Sequence[float] = (0.0, 0.5), size: int = 50) -> Examples:
     return Examples(torch.zeros(size, 1, 4, 4), torch.zeros(size).long(), 1, views=NoiseLevels(levels).views(1))
-
-
-@few
-@given(st.lists(st.integers(0, 99), min_size=1, max_size=20))
-def test_noise_of_an_index_never_changes(chosen: list[int]):
-    images, _ = noisy().batch(ids(*chosen))
-    whole, _ = noisy().batch(torch.arange(100))
-    assert torch.equal(images, whole[chosen])
 
 
 def test_noise_has_the_strength_asked_for():
@@ -100,13 +90,9 @@ def test_neighbouring_keys_are_not_correlated(apart: int):
     for k in range(4):  # each number of one key with each number of the other key
         for j in range(4):
             assert abs(correlation(one[:, k], other[:, j])) < 4.5 / sqrt(len(KEYS))
-
-
-def test_positions_of_a_key_are_not_correlated():
-    numbers = draw_keyed_normal(KEYS, 6)
-    for k in range(6):
+    for k in range(4):  # and those of the same key
         for j in range(k):
-            assert abs(correlation(numbers[:, k], numbers[:, j])) < 4.5 / sqrt(len(KEYS))
+            assert abs(correlation(one[:, k], one[:, j])) < 4.5 / sqrt(len(KEYS))
 
 
 def correlation(one: Tensor, other: Tensor) -> float:

@@ -283,8 +283,9 @@ def test_clients_without_data_answer_alone(kind: str):
         (ValueError, lambda work: work.fit(MODELS, ids(1, 2), ids(0))),
         (ValueError, lambda work: work.fit(MODELS, ids(1, 2), ids(0, -1))),
         (RuntimeError, lambda work: work.fit(MODELS, ids()).rows),
+        (RuntimeError, lambda work: work.fit(MODELS, ids()).collect()),
     ],
-    ids=["no centres", "too few starts", "no start", "no rows"],
+    ids=["no centres", "too few starts", "no start", "no rows", "nothing to collect"],
 )
 def test_a_request_that_makes_no_sense_is_refused(
     kind: str, error: type[Exception], wrong: Callable[[LocalWork], object]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from quadratic import ids, quadratic_clients
 
 from lit_cfl import memmap_rows
 from lit_cfl.errors import InputError
@@ -63,18 +62,3 @@ def test_full_disk_is_an_error_that_names_the_folder(folder: Path, monkeypatch: 
     with pytest.raises(InputError, match=r"No space left on device.*TMPDIR"):
         store_rows(iter([torch.zeros(2, 3)]), at_most=2)
     assert list(folder.iterdir()) == []
-
-
-def test_fit_that_is_not_held_is_collected_there(folder: Path):
-    work, chunked = quadratic_clients(7), quadratic_clients(7, chunk_size=2)
-    work.num_examples[3] = chunked.num_examples[3] = 0
-    start = work.initial(0)[None]
-    expected = work.fit(start, torch.arange(7)).collect()
-    assert torch.equal(chunked.fit(start, torch.arange(7)).collect(), expected)
-    assert len(expected) == 6
-
-
-def test_nobody_has_no_rows():
-    work = quadratic_clients(3, chunk_size=1)
-    with pytest.raises(RuntimeError, match="no client was asked"):
-        work.fit(work.initial(0)[None], ids()).collect()

@@ -1,4 +1,4 @@
-"""Tests clients with mixtures of models: mixed outputs are equal in every engine, and files record the weights."""
+"""Tests clients with mixtures of models: how they are scored, and that files record their weights."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +12,6 @@ import torch
 from digits_experiment import digits
 from quadratic import ids, rng
 from ragged import SHAPE, ragged_data
-from small_tasks import language, numbers, regression, sentences
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -28,18 +27,16 @@ from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import TaskFactory, mixed_outcomes_of
 from lit_cfl.errors import InputError
-from lit_cfl.evaluation import EvaluationPlan
-from lit_cfl.local_work import Budget
-from lit_cfl.nets import MCLR, MLP
+from lit_cfl.nets import MCLR
+from lit_cfl.runs.load_run import SavedRun
 from lit_cfl.scores import SetScore
 from lit_cfl.storage import read_table
 from lit_cfl.tasks import Classification, MultiLabel
 from lit_cfl.tracking.artifacts import cluster_models
 
-WAYS = {name: Plan(name, precision="64-true") for name in ("trainer", "loop", "stack")}
 WEIGHTS = torch.tensor([[0.5, 0.3, 0.2], [0.0, 1.0, 0.0], [0.1, 0.2, 0.7]], dtype=torch.float64)
 CLIENTS = ids(5, 2, 3)
-SGD = partial(torch.optim.SGD, lr=0.1)
+SGD, LOOP = partial(torch.optim.SGD, lr=0.1), Plan("loop", precision="64-true")
 
 
 def as_test(data: FederatedData) -> FederatedData:
@@ -47,46 +44,14 @@ def as_test(data: FederatedData) -> FederatedData:
     return replace(data, test=data.train)
 
 
-def scored(make: TaskFactory, plan: Plan, data: FederatedData, weights: Tensor | None = WEIGHTS) -> SplitScores:
-    engine = build_engine(make, plan, 5, LocalTraining())
+def scored(make: TaskFactory, data: FederatedData, weights: Tensor | None = WEIGHTS) -> SplitScores:
+    engine = build_engine(make, LOOP, 5, LocalTraining())
     models = torch.stack([engine.initial(number) for number in range(3)])
-    try:
-        return score_clients(engine, models, ids(0, 1, 2), CLIENTS, data, "test", weights=weights)
-    finally:
-        engine.close()
+    return score_clients(engine, models, ids(0, 1, 2), CLIENTS, data, "test", weights=weights)
 
 
-def outputs(make: TaskFactory, inputs: Tensor) -> list[Tensor]:
-    engine = build_engine(make, WAYS["trainer"], 5, LocalTraining())
-    with torch.no_grad():
-        return [engine.module(engine.initial(number)).eval()(inputs) for number in range(3)]
-
-
-NETS: dict[str, TaskFactory] = {
-    "linear": lambda: Classification(MCLR(SHAPE, 10), SGD),
-    "mlp with a penalty": lambda: Classification(MLP(12, SHAPE, 10), SGD, 0.1),
-    "cnn": lambda: Classification(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 10)), SGD),
-    "with a score of sets": lambda: Classification(MCLR(SHAPE, 10), SGD, scores=["accuracy", "calibration_error"]),
-}
-
-
-@pytest.mark.parametrize("name", NETS)
-@pytest.mark.parametrize("way", WAYS)
-def test_probabilities_are_mixed_with_the_weights_of_the_client(way: str, name: str):
-    data = as_test(ragged_data())
-    found = scored(NETS[name], WAYS[way], data)
-    for position, client in enumerate(CLIENTS.tolist()):
-        inputs, labels = data.examples.batch(data.train[client], torch.float64)
-        each = outputs(NETS[name], inputs)
-        mixed = sum(w * out.softmax(1) for w, out in zip(WEIGHTS[position], each, strict=True))
-        losses = -mixed.gather(1, labels[:, None]).log()
-        assert float(found.loss[position]) == pytest.approx(float(losses.sum()), rel=1e-12)
-        assert float(found.sums[0, position]) == (mixed.argmax(1) == labels).sum()
-        # the mean of logits, which is wrong
-        wrong = sum(w * out for w, out in zip(WEIGHTS[position], each, strict=True)).log_softmax(1)
-        if position != 1:
-            assert float(found.loss[position]) != pytest.approx(-float(wrong.gather(1, labels[:, None]).sum()), 1e-4)
-    assert found.count.tolist() == [20, 17, 36]
+def linear() -> Classification:
+    return Classification(MCLR(SHAPE, 10), SGD)
 
 
 def test_a_score_of_sets_reads_the_mixed_probabilities():
@@ -97,30 +62,16 @@ def test_a_score_of_sets_reads_the_mixed_probabilities():
         return Classification(MCLR(SHAPE, 10), SGD, scores=[SetScore("largest", function=largest)])
 
     data = as_test(ragged_data())
-    found = scored(make, WAYS["loop"], data)
+    found = scored(make, data)
     inputs, _ = data.examples.batch(data.train[5], torch.float64)
-    mixed = sum(w * out.softmax(1) for w, out in zip(WEIGHTS[0], outputs(make, inputs), strict=True))
+    engine = build_engine(make, LOOP, 5, LocalTraining())
+    with torch.no_grad():
+        each = [engine.module(engine.initial(number)).eval()(inputs) for number in range(3)]
+    mixed = sum(w * out.softmax(1) for w, out in zip(WEIGHTS[0], each, strict=True))
     assert float(found.of_clients()[0]) == pytest.approx(float(mixed.max(1).values.mean()), rel=1e-12)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_numbers_are_mixed_as_their_weighted_mean(way: str):
-    data = numbers().federated(0)
-    data = as_test(data)
-    clients, weights = torch.arange(2), WEIGHTS[::2]
-    engine = build_engine(regression, WAYS[way], 5, LocalTraining())
-    models = torch.stack([engine.initial(number) for number in range(3)])
-    found = score_clients(engine, models, clients, clients, data, "test", weights=weights)
-    for client in range(2):
-        inputs, labels = data.examples.batch(data.train[client], torch.float64)
-        with torch.no_grad():
-            each = [engine.module(model).eval()(inputs).flatten() for model in models]
-        mixed = sum(w * out for w, out in zip(weights[client], each, strict=True))
-        assert float(found.loss[client]) == pytest.approx(float((mixed - labels).square().sum()), rel=1e-10)
-        assert float(found.sums[0, client]) == pytest.approx(float((mixed - labels).abs().sum()), rel=1e-10)
-
-
-def test_probabilities_of_each_label_are_mixed():
+def test_probabilities_of_labels_that_are_nearly_sure_are_mixed():
     # outputs of 3 models for 2 labels
     outputs = torch.tensor([[[0.0, 3.0]], [[2.0, -400.0]], [[-1.0, 800.0]]], dtype=torch.float64)
     mixed = MultiLabel(nn.Linear(1, 2)).mix_outputs(outputs, WEIGHTS[:1])
@@ -128,45 +79,27 @@ def test_probabilities_of_each_label_are_mixed():
     assert_close(mixed.sigmoid(), shares, rtol=1e-12, atol=0)
 
 
-def test_probabilities_of_each_token_are_mixed():
-    data = as_test(sentences().federated(0))
-    engine = build_engine(language, WAYS["loop"], 5, LocalTraining())
-    models = torch.stack([engine.initial(number) for number in range(3)])
-    module = engine.module(models[0])
-    tokens, _ = data.examples.batch(data.train[0], torch.float64)
-    found = score_clients(engine, models, ids(0), ids(0), data, "test", weights=WEIGHTS[:1])
-    with torch.no_grad():
-        shares = [engine.module(model).eval()(tokens[:, :-1]).softmax(-1) for model in models]
-    mixed = sum(w * share for w, share in zip(WEIGHTS[0], shares, strict=True))
-    losses = -mixed.gather(-1, tokens[:, 1:, None].long())[..., 0].log()
-    counted = tokens[:, 1:] != module.padding if module.padding is not None else torch.ones_like(losses).bool()
-    means = (losses * counted).sum(1) / counted.sum(1).clamp(min=1)
-    assert float(found.loss[0]) == pytest.approx(float(means.sum()), rel=1e-10)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_one_model_is_scored_as_without_weights_and_a_sure_client_nearly_so(way: str):
-    data, make = as_test(ragged_data()), NETS["linear"]
-    engine = build_engine(make, WAYS[way], 5, LocalTraining())
+def test_one_model_is_scored_as_without_weights_and_a_sure_client_nearly_so():
+    data = as_test(ragged_data())
+    engine = build_engine(linear, LOOP, 5, LocalTraining())
     one = engine.initial(0)[None]
     sure = torch.ones(3, 1, dtype=torch.float64)
     mixed, plain = (score_clients(engine, one, ids(0, 0, 0), CLIENTS, data, "test", weights=w) for w in (sure, None))
     assert torch.equal(mixed.loss, plain.loss)
-    mixed, plain = (scored(make, WAYS[way], data, w) for w in (torch.eye(3, dtype=torch.float64), None))
+    mixed, plain = (scored(linear, data, w) for w in (torch.eye(3, dtype=torch.float64), None))
     assert_close(mixed.loss, plain.loss, rtol=1e-12, atol=0)
 
 
 def test_clients_that_share_examples_are_scored_with_their_own_weights():
     data = ragged_data()
     shared = ClientIndex(torch.arange(20), torch.zeros(6, dtype=torch.int64), torch.full((6,), 20))
-    alone = scored(NETS["linear"], WAYS["loop"], replace(data, test=shared.pack()))
-    together = scored(NETS["linear"], WAYS["loop"], replace(data, test=shared))
+    alone, together = (scored(linear, replace(data, test=test)) for test in (shared.pack(), shared))
     assert torch.equal(alone.loss, together.loss)
     assert len(together.loss.unique()) == 3
 
 
 def test_a_module_with_a_forward_of_its_own_keeps_it():
-    module = Classification(MCLR(SHAPE, 10), SGD)
+    module = linear()
     module.forward = own = module.net.forward
     batch = torch.zeros(3, *SHAPE), torch.zeros(3, dtype=torch.int64)
     mixed_outcomes_of(module, batch, [lambda: None], torch.ones(3, 1))
@@ -179,30 +112,16 @@ class ByNet(Classification):
         return nn.functional.cross_entropy(outputs, batch[1], reduction="none"), outputs.argmax(1) == batch[1]
 
 
-def test_outcomes_that_do_not_call_the_module_are_refused():
-    with pytest.raises(InputError, match=r"ByNet.outcomes does not call the module itself, self\(inputs\)"):
-        scored(lambda: ByNet(MCLR(SHAPE, 10), SGD), WAYS["loop"], as_test(ragged_data()))
-
-
 class WithoutMixing(Classification):
     mix_outputs = property()  # hides the method: `hasattr` returns False
 
 
-def test_a_task_that_cannot_mix_is_refused_before_anything_is_trained(tmp_path: Path):
-    def make() -> Classification:
-        return WithoutMixing(MCLR([1, 8, 8], 10), SGD)
-
-    with pytest.raises(
-        InputError, match="FedEM mixes the outputs of several models, but WithoutMixing has no `mix_out"
-    ):
-        run(digits(algorithm=FedEM(2), task=make), tmp_path / "run")
-    assert not (tmp_path / "run" / "metrics.csv").exists()
-
-
-def test_fine_tuning_a_mixture_is_refused():
-    plan = EvaluationPlan(fine_tune=Budget(1))
-    with pytest.raises(InputError, match="fine_tune is given, but FedEM mixes several models"):
-        digits(algorithm=FedEM(2), evaluation=plan).prepare(3)
+def test_a_task_that_cannot_mix_is_refused(tmp_path: Path):
+    with pytest.raises(InputError, match=r"ByNet.outcomes does not call the module itself, self\(inputs\)"):
+        scored(lambda: ByNet(MCLR(SHAPE, 10), SGD), as_test(ragged_data()))
+    with pytest.raises(InputError, match=r"FedEM mixes .*WithoutMixing has no `mix_outputs"):
+        run(digits(algorithm=FedEM(2), task=lambda: WithoutMixing(MCLR([1, 8, 8], 10), SGD)), tmp_path / "run")
+    assert not (tmp_path / "run" / "metrics.csv").exists()  # before anything is trained
 
 
 # the answer of `serve`
@@ -215,12 +134,8 @@ class Soft(FedAvg):
 @pytest.mark.parametrize(
     ("kind", "served", "message"),
     [
-        (
-            FedAvg,
-            Assignment(torch.ones(2, 4), ids(0), weights=torch.tensor([[1.0, 0.0]])),
-            "gives weights, but mixes_mo",
-        ),
-        (Soft, Assignment(torch.ones(2, 4), ids(0)), "gives no weights, but mixes_models is True"),
+        (FedAvg, Assignment(torch.ones(2, 4), ids(0), weights=torch.tensor([[1.0, 0.0]])), "gives weights"),
+        (Soft, Assignment(torch.ones(2, 4), ids(0)), "gives no weights"),
         (Soft, Assignment(torch.ones(2, 4), ids(0), weights=torch.ones(1, 1)), r"shape \[1, 1\]; give \[1, 2\]"),
         (Soft, Assignment(torch.ones(2, 4), ids(0), weights=torch.tensor([[0.6, 0.6]])), "do not sum to 1"),
         (Soft, Assignment(torch.ones(2, 4), ids(0), weights=torch.tensor([[1.5, -0.5]])), "do not sum to 1"),
@@ -250,15 +165,15 @@ def test_entropy_is_the_mean_over_clients_in_nats():
 # runs
 
 
-def soft(**changes: object):
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> SavedRun:
     data = Digits(num_clients=12, validation=0.1, newcomers=0.25, rotations=[0, 180])
-    return digits(algorithm=FedEM(3), data=data, **changes)
+    experiment = digits(algorithm=FedEM(3), data=data, rounds=4, cohort_size=4)
+    return load_run(run(experiment, tmp_path_factory.mktemp("mixtures") / "run").path, experiment)
 
 
-def test_files_of_a_run_hold_the_weights_of_every_client(tmp_path: Path):
-    run(soft(rounds=4, cohort_size=4), tmp_path / "run")
-    rows, metrics = read_table(tmp_path / "run" / "clients.csv"), read_table(tmp_path / "run" / "metrics.csv")
-    saved = load_run(tmp_path / "run", soft(rounds=4, cohort_size=4))
+def test_files_of_a_run_hold_the_weights_of_every_client(saved: SavedRun):
+    rows, metrics = read_table(saved.path / "clients.csv"), read_table(saved.path / "metrics.csv")
     weights = torch.zeros(12, 3, dtype=torch.float64)
     for row in rows:
         own = [row[f"weight_{number}"] for number in range(3)]
@@ -277,56 +192,23 @@ def test_files_of_a_run_hold_the_weights_of_every_client(tmp_path: Path):
     assert 0 < metrics[-1]["clusters/entropy"] <= log(3)
 
 
-def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(tmp_path: Path):
-    whole = tmp_path / "whole"
-    run(soft(rounds=4), whole)
-    run(soft(rounds=2), tmp_path / "part")
-    run(soft(rounds=4), tmp_path / "part", mode="resume")
-    for name in ("clients.csv", "clusters.csv"):
-        assert (whole / name).read_bytes() == (tmp_path / "part" / name).read_bytes()
-
-
-def test_models_that_are_shared_are_all_those_of_the_mixtures(tmp_path: Path):
-    run(soft(), tmp_path / "run")
-    saved = load_run(tmp_path / "run", soft())
+def test_models_that_are_shared_are_all_those_of_the_mixtures(saved: SavedRun):
     state = replace(saved.state, weights=torch.tensor([[0.6, 0.4, 0.0]]).double().expand(12, -1))
     found = cluster_models(FedEM(3), state, saved.prepared.engine, torch.arange(12))
     assert list(found) == ["0", "1"]  # no client has its largest weight for model 1
 
 
-def test_newcomers_of_a_saved_run_get_weights_and_no_single_module(tmp_path: Path):
-    run(soft(), tmp_path / "run")
-    saved = load_run(tmp_path / "run", soft())
+def test_newcomers_of_a_saved_run_get_weights_and_no_single_module(saved: SavedRun):
     others = Digits(num_clients=3, partition_seed=8).federated(0)
     placed = saved.assign(others)
     weights = placed.assignment.weights
     assert_close(weights.sum(1), torch.ones(3, dtype=torch.float64))
     assert torch.equal(placed.closeness, weights)
-    again, _ = FedEM(3).place(
-        saved.state, torch.arange(12, 15), saved.prepared.engine.at(2, others.offset_clients(12)), rng()
-    )
+    work = saved.prepared.engine.at(saved.round - 1, others.offset_clients(12))
+    again, _ = FedEM(3).place(saved.state, torch.arange(12, 15), work, rng())
     assert torch.equal(again.weights[12:], weights)
     assert placed.test is not None
-    with pytest.raises(InputError, match="newcomer 1 uses a mixture of models, not a single one"):
+    with pytest.raises(InputError, match="newcomer 1 uses a mixture"):
         placed.module(1)
-    with pytest.raises(InputError, match=r"client \d+ uses a mixture of models, not a single one"):
+    with pytest.raises(InputError, match=r"client \d+ uses a mixture"):
         saved.client_module(int((saved.served().index >= 0).nonzero()[0]))
-
-
-@pytest.mark.ray
-def test_workers_mix_as_one_process_does(cluster: None, monkeypatch: pytest.MonkeyPatch):
-    from lit_cfl.engines.ray import engine as ray_engine
-
-    monkeypatch.setattr(ray_engine, "_HAND_OVER_PAYS", 0)
-    data = as_test(ragged_data())
-    expected = scored(NETS["with a score of sets"], WAYS["loop"], data)
-    found = scored(NETS["with a score of sets"], replace(WAYS["loop"], workers=2), data)
-    assert torch.equal(found.loss, expected.loss)
-    assert torch.equal(found.sums, expected.sums)
-
-    def split_in_twenties(count: int) -> list[slice]:
-        return [slice(start, min(start + 20, count)) for start in range(0, count, 20)]
-
-    monkeypatch.setattr(ray_engine, "split_reads", split_in_twenties)  # the workers get other clients each time
-    found = scored(NETS["linear"], replace(WAYS["loop"], workers=2), data)
-    assert_close(found.loss, scored(NETS["linear"], WAYS["loop"], data).loss, rtol=1e-12, atol=0)

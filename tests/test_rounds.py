@@ -1,5 +1,6 @@
 """Tests the round loop and the traffic ledger on quadratic clients (docs/ground_truth.md, check 27)."""
 
+import warnings
 from typing import Any
 
 import pytest
@@ -7,11 +8,10 @@ import torch
 from quadratic import ids, quadratic_clients
 from torch import Tensor
 
-from lit_cfl.algorithms import IFCA, Algorithm, FedAvg, FedGroup
+from lit_cfl.algorithms import CFL, FLHC, AdaCFL, Algorithm, FedAvg, FedDrift, FedGroup, LayerCFL
 from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.errors import InputError
-from lit_cfl.rounds import Cohorts, Round, rounds
-from lit_cfl.runs.rows import traffic_row
+from lit_cfl.errors import InputError, Notice
+from lit_cfl.rounds import Cohorts, Round, note_late_clustering, rounds
 
 
 def empty_data(clients: int, newcomers: Tensor | None = None) -> FederatedData:
@@ -28,12 +28,9 @@ def run(
     return list(rounds(algorithm, work, empty_data(clients), cohorts, seed=5, num_rounds=num_rounds, after=after))
 
 
-def test_fedavg_sends_a_model_down_and_up_for_each_selected_client():
-    last = run(FedAvg(), 1000, Cohorts(20), 300)[-1]
-    assert last.traffic.down + last.traffic.up == 2 * 20 * 300 == 12_000
-
-
-def test_fedgroup_adds_its_pretraining_and_one_update_for_each_cold_start():
+def test_traffic_is_a_model_down_and_up_per_client_and_that_of_pretraining_and_cold_starts():
+    plain = run(FedAvg(), 1000, Cohorts(20), 300)[-1]
+    assert plain.traffic.down + plain.traffic.up == 2 * 20 * 300 == 12_000
     algorithm = FedGroup(num_clusters=3, pretrain_scale=20)
     last = run(algorithm, 1000, Cohorts(20, "round_robin_first"), 300)[-1]
     pretraining, cold_starts = 2 * 20 * 3, 1000 - 20 * 3
@@ -46,8 +43,7 @@ def test_traffic_of_pretraining_is_in_the_first_round():
     assert (first.info.down, first.info.up) == (5 + 30, 5 + 30)
     assert (second.info.down, second.info.up) == (5, 5)
     assert (second.traffic.down, second.traffic.up) == (40, 40)
-    assert first.info.similarity is not None
-    assert second.info.similarity is None
+    assert (first.info.similarity is None, second.info.similarity is None) == (False, True)
 
 
 def test_local_work_counts_pretraining_cold_starts_and_every_epoch():
@@ -66,14 +62,6 @@ def test_local_work_counts_pretraining_cold_starts_and_every_epoch():
     assert found[-1].costs.scored == 0
 
 
-def test_ifca_scores_each_of_its_models_on_all_examples_of_a_client():
-    sizes, cohorts = quadratic_clients(40).num_examples, Cohorts(7)
-    first, second = run(IFCA(num_clusters=3), 40, cohorts, 2)
-    drawn = [int(sizes[cohorts.at(index, torch.arange(40), 5)].sum()) for index in (0, 1)]
-    assert (first.costs.steps, first.costs.examples, first.costs.scored) == (21, 3 * drawn[0], 3 * drawn[0])
-    assert (second.costs.steps, second.costs.scored) == (42, 3 * sum(drawn))
-
-
 def test_resuming_after_a_round_equals_an_uninterrupted_run():
     algorithm, cohorts = FedGroup(num_clusters=2, pretrain_scale=3), Cohorts(4, dropout=0.3)
     whole = run(algorithm, 20, cohorts, 9)
@@ -85,21 +73,6 @@ def test_resuming_after_a_round_equals_an_uninterrupted_run():
         assert rest[-1].costs == whole[-1].costs
 
 
-def test_an_algorithm_draws_other_numbers_in_every_round_and_the_same_in_every_run(monkeypatch: pytest.MonkeyPatch):
-    drawn: list[float] = []
-    plain = FedAvg.round
-
-    def drawing(self: FedAvg, state: Any, cohort: Tensor, work: Any, rng: torch.Generator) -> Any:
-        drawn.append(float(torch.rand((), generator=rng)))
-        return plain(self, state, cohort, work, rng)
-
-    monkeypatch.setattr(FedAvg, "round", drawing)
-    for _ in range(2):
-        run(FedAvg(), 10, Cohorts(3), 6)
-    assert drawn[:6] == drawn[6:]
-    assert len(set(drawn)) == 6
-
-
 def test_everybody_takes_part_where_the_algorithm_needs_it():
     class Whole(FedAvg):
         def needs_all(self, round: int) -> bool:
@@ -107,8 +80,7 @@ def test_everybody_takes_part_where_the_algorithm_needs_it():
 
     counts = [r.info.down for r in run(Whole(), 12, Cohorts(3, dropout=0.5), 3)]
     assert counts[1] == 12
-    assert counts[0] <= 3
-    assert counts[2] <= 3
+    assert max(counts[0], counts[2]) <= 3
 
 
 def test_newcomers_are_never_selected_nor_founders():
@@ -132,25 +104,12 @@ def test_cohort_that_drops_out_whole_leaves_the_state():
     assert torch.equal(last.state.models[0], quadratic_clients(3).initial(0))
 
 
-class Asks(FedAvg):
-    """Algorithm that asks clients for the means of their inputs, before the first round and in each round."""
-
-    def init(self, work, rng):
-        work.map(lambda inputs, labels: inputs.mean(0), work.population)
-        return super().init(work, rng)
-
-    def round(self, state, cohort, work, rng):
-        work.map(lambda inputs, labels: (inputs.mean(0), labels[:1]), cohort)
-        return super().round(state, cohort, work, rng)
-
-
-def test_statistics_of_clients_are_traffic_and_those_of_init_belong_to_the_first_round():
-    found = run(Asks(), 12, Cohorts(5), 2)
-    d = quadratic_clients(12).centers.shape[1] * 8  # bytes of a mean
-    assert [r.info.bytes_up for r in found] == [12 * d + 5 * (d + 8), 5 * (d + 8)]
-    assert [r.traffic.bytes_up for r in found] == [12 * d + 5 * (d + 8), 12 * d + 10 * (d + 8)]
-    assert found[0].info.up == 5
-    row = traffic_row(found[1], 3.0)
-    assert row["traffic/mib"] == 3.0 * 20 + (12 * d + 10 * (d + 8)) / 2**20
-    assert row["traffic/round_mib"] == 3.0 * 10 + 5 * (d + 8) / 2**20
-    assert run(Asks(), 12, Cohorts(5), 2, after=found[0])[0].traffic.bytes_up == found[1].traffic.bytes_up
+@pytest.mark.parametrize(
+    ("kind", "option"),
+    [(kind, "warmup_rounds") for kind in (FLHC, CFL, AdaCFL, LayerCFL)] + [(FedDrift, "step_rounds")],
+)
+def test_clusters_that_would_not_change_before_the_end_are_noted(kind: type[Any], option: str):
+    with warnings.catch_warnings(action="error"):
+        note_late_clustering(kind(**{option: 2}), 3)  # the clustering is in round 3
+    with pytest.warns(Notice, match=f"{kind.__name__} does not cluster before round 4.*set {option} below 3"):
+        note_late_clustering(kind(**{option: 3}), 3)

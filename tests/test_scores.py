@@ -1,7 +1,7 @@
 """Tests scores named by a task: hand-worked values, directions, columns, and errors."""
 
 import json
-from math import exp, inf, isnan, log, nan
+from math import exp, isnan, log, nan
 
 import pytest
 import torch
@@ -63,24 +63,18 @@ def test_perplexity_is_exp_after_the_mean_over_tokens():
 
 
 @pytest.mark.parametrize("higher_is_better", [True, False])
-def test_the_worst_tenth_follows_the_direction(higher_is_better: bool):
+def test_the_worst_tenth_follows_the_direction_and_a_diverged_model_is_the_worst(higher_is_better: bool):
     values = [5.0, -3.0, 8.0, *[1.0] * 22]
     worst = found(Score("gain", higher_is_better), values, [1.0] * 25).metrics("test")["test/worst10_gain"]
     assert worst == ((-3 + 1) / 2 if higher_is_better else (8 + 5) / 2)
-
-
-@pytest.mark.parametrize("higher_is_better", [True, False])
-def test_a_client_whose_model_diverged_is_the_worst_in_either_direction(higher_is_better: bool):
     metrics = found(Score("gain", higher_is_better), [5.0, nan, -3.0], [1.0] * 3).metrics("test")
     assert isnan(metrics["test/worst10_gain"])
     assert isnan(metrics["test/weighted_gain"])
 
 
 def test_a_score_without_any_weight_is_left_blank():
-    empty = SplitScores(
-        (ERROR,), ids(2, 1), torch.ones(2).double(), torch.zeros(1, 2).double(), torch.zeros(1, 2).double()
-    )
-    metrics = empty.metrics("test")
+    parts = torch.ones(2).double(), torch.zeros(1, 2).double(), torch.zeros(1, 2).double()
+    metrics = SplitScores((ERROR,), ids(2, 1), *parts).metrics("test")
     assert isnan(metrics.pop("test/weighted_mae"))
     assert metrics == {"test/loss": 2 / 3}
 
@@ -88,13 +82,10 @@ def test_a_score_without_any_weight_is_left_blank():
 # Columns and directions
 
 
-def test_columns_of_a_classifier_are_the_usual_ones():
+def test_every_score_has_its_columns():
     of_split = ["weighted_accuracy", "mean_accuracy", "std_accuracy", "worst10_accuracy", "loss", "global_accuracy"]
     assert METRICS[1:13] == tuple(f"{split}/{name}" for split in ("val", "test") for name in of_split)
     assert CLUSTERS[5:7] == CLIENTS[6:8] == ("accuracy", "loss")
-
-
-def test_every_score_has_its_columns():
     both = (PERPLEXITY, Score("token_accuracy"))
     columns = metric_columns(both)
     for split in ("val", "test"):
@@ -108,13 +99,9 @@ def test_every_score_has_its_columns():
 @pytest.mark.parametrize(
     ("name", "title", "heading"),
     [
-        ("accuracy", "accuracy", "Accuracy"),
         ("balanced_accuracy", "balanced accuracy", "Balanced accuracy"),
-        ("mae", "MAE", "MAE"),
         ("rmse_of_log", "RMSE of log", "RMSE of log"),
         ("log_mse", "log MSE", "Log MSE"),
-        ("auroc", "AUROC", "AUROC"),
-        ("f1_3", "F1 3", "F1 3"),
         ("map_error", "map error", "Map error"),
     ],
 )
@@ -125,47 +112,29 @@ def test_abbreviations_are_in_capitals_in_titles(name: str, title: str, heading:
 
 def test_directions_of_columns():
     scores = (ERROR, Score("mean_mae"), Score("r"))  # names that end alike are told apart
-    lower = {f"val/{of}_mae" for of in ("weighted", "worst10", "global")} | {"test/newcomers_mae", "mae"}
-    lower |= {
-        "test/min_weighted_mae",
-        "val/std_mae",
-        "val/std_mean_mae",
-        "val/std_r",
-        "train/loss",
-        "train/discrepancy",
-    }
+    lower = {"val/weighted_mae", "val/worst10_mae", "val/global_mae", "test/newcomers_mae", "mae", "train/loss"}
+    lower |= {"test/min_weighted_mae", "val/std_mae", "val/std_mean_mae", "val/std_r", "train/discrepancy"}
     higher = {"val/weighted_mean_mae", "val/worst10_mean_mae", "val/weighted_r", "clusters/ari", "test/max_weighted_r"}
     for column in lower | higher:
         assert higher_is_better(column, scores) == (column in higher), column
-
-
-def test_directions_of_a_classifiers_columns_are_unchanged():
-    lower = [name for name in METRICS if not higher_is_better(name, CLASSIFIER)]
     expected = ["val/std_accuracy", "val/loss", "test/std_accuracy", "test/loss", "train/loss", "train/discrepancy"]
-    assert lower == expected
+    assert [name for name in METRICS if not higher_is_better(name, CLASSIFIER)] == expected
 
 
-def test_the_best_round_follows_the_direction_and_needs_all_clients():
+@pytest.mark.parametrize(
+    ("score", "rounds", "best"),
+    [
+        (ERROR, [(3.0, True), (2.0, True), (1.0, False), (nan, True), (4.0, True)], {"mae": 2.0}),
+        (Score("gain"), [(-3.0, True), (-1.0, True), (-2.0, True)], {"gain": -1.0}),
+    ],
+)
+def test_the_best_round_follows_the_direction_and_needs_all_clients(score: Score, rounds: list, best: dict[str, float]):
     totals = RunTotals()
-    rounds = [(3.0, True), (2.0, True), (1.0, False), (nan, True), (4.0, True)]
     for number, (value, full) in enumerate(rounds):
-        test = found(ERROR, [value], [1.0])
-        evaluation = Evaluation(ids(0), ids(0), {"test": test}, {}, full_coverage=full)
-        totals.take(_round(number), evaluation, every=10)
-    assert totals.best == {"mae": 2.0}
+        evaluation = Evaluation(ids(0), ids(0), {"test": found(score, [value], [1.0])}, {}, full_coverage=full)
+        totals.take(Round(number, None, None, data(), Traffic()), evaluation, every=10)
+    assert totals.best == best
     assert (ERROR.best_column, ACCURACY.best_column) == ("test/min_weighted_mae", "test/max_weighted_accuracy")
-
-
-def test_a_score_that_is_always_negative_has_a_best_round():
-    totals = RunTotals()
-    for number, value in enumerate([-3.0, -1.0, -2.0]):
-        evaluation = Evaluation(ids(0), ids(0), {"test": found(Score("gain"), [value], [1.0])}, {}, full_coverage=True)
-        totals.take(_round(number), evaluation, every=10)
-    assert totals.best == {"gain": -1.0}
-
-
-def _round(number: int) -> Round:
-    return Round(number, None, None, data(), Traffic())
 
 
 # What a module returns
@@ -220,11 +189,8 @@ def test_values_count_by_their_weights():
     assert result.sums.tolist() == [[0 + 1 * 2 + 3 * 4, 0, 2 * 3]]
     assert result.weights.tolist() == [[1 + 2 + 4, 0, 3]]
     assert result.weighted_means() == {"mae": (14 + 6) / 10}
-
-
-def test_a_value_of_weight_0_does_not_count_whatever_it_is():
-    result = scored(lambda: Means(lambda errors, labels: (errors / labels, labels)))  # 0 / 0 = nan at weight 0
-    assert result.weighted_means() == {"mae": 1.0}
+    undefined = scored(lambda: Means(lambda errors, labels: (errors / labels, labels)))  # 0 / 0 = nan at weight 0
+    assert undefined.weighted_means() == {"mae": 1.0}
 
 
 def test_several_scores_are_kept_apart():
@@ -232,14 +198,6 @@ def test_several_scores_are_kept_apart():
     result = scored(lambda: Means(lambda e, y: e, lambda e, y: (y > 1, y + 1), scores=scores))
     assert result.weighted_means() == {"mae": 6 / 4, "share": 7 / 10}
     assert result.of_clients(1)[[0, 2]].tolist() == [4 / 7, 1.0]
-
-
-@pytest.mark.filterwarnings("ignore:the loss of example")
-def test_a_diverged_model_scores_nan():
-    result = scored(lambda: Means(lambda errors, labels: errors), w=inf)
-    assert isnan(result.metrics("test")["test/weighted_mae"]) or result.weighted_means()["mae"] == inf
-    broken = scored(lambda: Means(lambda errors, labels: errors * 0), w=inf)
-    assert isnan(broken.weighted_means()["mae"])
 
 
 class Dead(Means):
@@ -292,7 +250,6 @@ def test_nan_output_is_not_a_prediction():
     ("returned", "scores", "message"),
     [
         ([lambda e, y: e], CLASSIFIER, r"values of .* torch.float32 for the score 'accuracy', .*\(bool\)"),
-        ([lambda e, y: (y > 0).long()], CLASSIFIER, "values of .*torch.int64 for the score 'accuracy'"),
         ([lambda e, y: e.mean()], (ERROR,), r"values of shape \(\) and torch.float32 for the score 'mae'"),
         ([lambda e, y: e[:, None]], (ERROR,), r"values of shape \(4, 1\)"),
         ([lambda e, y: 0.1], (ERROR,), "values of type float for the score 'mae'"),
@@ -300,11 +257,7 @@ def test_nan_output_is_not_a_prediction():
         ([lambda e, y: e.to(torch.complex64)], (ERROR,), "values of .*torch.complex64"),
         ([lambda e, y: (e, -y)], (ERROR,), r"value \S+ with the weight -1 for the score 'mae' of example 1"),
         ([lambda e, y: (e, e / 0)], (ERROR,), r"value \S+ with the weight nan for the score 'mae' of example 0"),
-        (
-            [lambda e, y: e / (y - 3)],
-            (ERROR,),
-            "value inf with the weight 1 for the score 'mae' of example 3, whose loss is 9",
-        ),
+        ([lambda e, y: e / (y - 3)], (ERROR,), "value inf with the weight 1 for the score 'mae' of example 3"),
         ([], (ERROR,), "0 scores after the losses, but .*scores names 1"),
         ([lambda e, y: e] * 2, (ERROR,), "2 scores after the losses"),
     ],
@@ -325,20 +278,20 @@ def test_a_module_that_names_scores_needs_outcomes():
         engine(Bare)
 
 
-@pytest.mark.parametrize("scores", ["mae", ["mae"], (), [ERROR], ("mae",), None, (ERROR, Score("mae"))])
+@pytest.mark.parametrize("scores", [["mae"], (), [ERROR], ("mae",), None, (ERROR, Score("mae"))])
 def test_scores_must_be_a_tuple_of_scores_with_different_names(scores):
     with pytest.raises(InputError, match=r"Means\.scores"):
         scores_of(Means(scores=scores))
 
 
-@pytest.mark.parametrize("name", ["", "loss", "MAE", "mean absolute error", "val/mae", "size", "name", "1st"])
+@pytest.mark.parametrize("name", ["", "loss", "MAE", "val/mae", "size", "1st"])
 def test_names_that_cannot_be_columns_are_refused(name: str):
     with pytest.raises(InputError, match=f"a score is named '{name}'"):
         Score(name)
 
 
 def test_an_unknown_transform_is_refused():
-    with pytest.raises(InputError, match="the transform of the score 'mae' is 'log'; give none or exp"):
+    with pytest.raises(InputError, match="'mae' is 'log'; give none or exp"):
         Score("mae", transform="log")
 
 

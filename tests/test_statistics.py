@@ -27,10 +27,12 @@ def test_the_interval_is_students():
     assert str(found) == "2.0000 ± 2.4841"
 
 
-def test_one_figure_has_no_interval():
-    assert interval([0.5]) == Interval(0.5, None, 1)
-    assert (interval([0.5]).low, interval([0.5]).high, str(interval([0.5]))) == (None, None, "0.5000")
-    assert interval([]) == Interval()
+def test_deviation_is_of_a_sample_and_all_is_unknown_where_a_run_does_not_know():
+    assert interval([1.0, 2.0, 4.0]).deviation == pytest.approx(sqrt((16 + 1 + 25) / 9 / 2))
+    one = interval([0.5])
+    assert one == Interval(0.5, None, 1)
+    assert (one.low, one.high, str(one)) == (None, None, "0.5000")
+    assert interval([0.5, None]) == interval([]) == Interval()
 
 
 def test_paired_differences_have_the_interval_of_scipys_paired_test():
@@ -41,12 +43,9 @@ def test_paired_differences_have_the_interval_of_scipys_paired_test():
     assert (found.low, found.high) == (pytest.approx(expected.low), pytest.approx(expected.high))
 
 
-def test_a_constant_gain_has_an_interval_of_no_width():
+def test_a_constant_gain_has_an_interval_of_no_width_and_a_seed_that_one_lacks_is_left_out():
     mine, first = {0: 0.5, 1: 0.75, 2: 0.25}, {0: 0.25, 1: 0.5, 2: 0.0}
     assert paired_difference(mine, first) == Interval(0.25, 0.0, 3, 0.0)
-
-
-def test_a_seed_that_one_of_them_lacks_is_left_out():
     assert paired_difference({0: 0.5, 1: None, 3: 0.9}, {0: 0.25, 1: 0.1, 2: 0.3}) == Interval(0.25, None, 1)
     assert paired_difference({0: None}, {0: 0.1}) == paired_difference({}, {0: 0.1}) == Interval()
 
@@ -55,9 +54,7 @@ def test_a_seed_that_one_of_them_lacks_is_left_out():
 def test_the_interval_holds_the_true_difference_in_95_of_100_comparisons(seeds: int):
     draws = np.random.default_rng(0).normal(size=(4000, seeds))
     held = [abs(found.mean) <= found.margin for found in (interval(list(row)) for row in draws)]
-    assert np.mean(held) == pytest.approx(
-        0.95, abs=0.012
-    )  # three and a half standard errors; the bootstrap gives 0.74 to 0.89
+    assert np.mean(held) == pytest.approx(0.95, abs=0.012)  # three and a half standard errors
 
 
 def test_p_values_are_those_of_scipys_test():
@@ -106,12 +103,6 @@ def test_the_interval_of_a_ratio_holds_the_true_one_in_95_of_100_comparisons(see
     assert np.mean([low <= 0.5 <= high for _, low, high in found]) == pytest.approx(0.95, abs=0.012)
 
 
-def test_deviation_is_of_a_sample_and_all_is_unknown_where_a_run_does_not_know():
-    assert interval([1.0, 2.0, 4.0]).deviation == pytest.approx(sqrt((16 + 1 + 25) / 9 / 2))
-    assert interval([0.5]) == Interval(0.5, None, 1)
-    assert interval([0.5, None]) == interval([]) == Interval()
-
-
 # Ranks of Demsar (JMLR 7, 2006), Table 6, by AUC: C4.5 without and with tuned m and cf, 14 data sets; ties share ranks.
 # Row 13 prints the AUC 0.975 twice; only the ranks 2 and 3 give the mean ranks that the paper prints.
 METHODS = ("C4.5", "C4.5+m", "C4.5+cf", "C4.5+m+cf")
@@ -138,11 +129,6 @@ def test_friedman_and_nemenyi_are_those_of_the_published_example():
     assert found.groups == [tuple(found.mean_ranks)]
 
 
-def test_higher_scores_have_lower_ranks_unless_lower_is_better():
-    negated = {data: {name: -value for name, value in row.items()} for data, row in DEMSAR.items()}
-    assert friedman(negated) == friedman(DEMSAR, higher_is_better=False)
-
-
 def test_critical_difference_is_nemenyi_s():
     # Demsar (2006), Table 5: q is 2.343 for 3 and 3.164 for 10 methods at 0.05
     assert critical_difference(3, 10) == pytest.approx(2.343 * sqrt(3 * 4 / 60), abs=1e-3)
@@ -152,11 +138,8 @@ def test_critical_difference_is_nemenyi_s():
 @pytest.mark.parametrize(
     ("ranks", "groups"),
     [
-        ({"a": 1.0, "b": 1.5, "c": 2.5, "d": 4.0}, [("a", "b"), ("b", "c")]),
         ({"a": 1.0, "b": 1.5, "c": 2.0, "d": 4.0}, [("a", "b", "c")]),  # (b, c) is contained in it
-        ({"a": 1.0, "b": 3.0, "c": 3.2}, [("b", "c")]),
         ({"a": 1.0, "b": 2.0}, [("a", "b")]),  # a difference of exactly the critical difference is not significant
-        ({"a": 1.0, "b": 2.5, "c": 4.0}, []),
     ],
 )
 def test_groups_are_maximal_sets_without_significant_differences(
@@ -174,7 +157,7 @@ def test_methods_that_are_alike_everywhere_are_alike():
 @pytest.mark.parametrize(
     ("scores", "expected"),
     [
-        ({"one": {"a": 1.0, "b": 2.0}}, "friedman needs three or more methods, but got a, b; give more"),
+        ({"one": {"a": 1.0, "b": 2.0}}, "friedman needs three or more methods, but got a, b"),
         ({"one": {"a": 1.0, "b": 2.0, "c": 3.0}, "two": {"a": 1.0, "b": 2.0}}, "c has the score None on two"),
         ({"one": {"a": 1.0, "b": float("nan"), "c": 3.0}}, "b has the score nan on one"),
     ],

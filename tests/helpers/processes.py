@@ -10,14 +10,10 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import torch
 import yaml
-from torch import Tensor
 
 from lit_cfl.cli.main import main
-from lit_cfl.storage.checkpoint import Checkpoint
-from lit_cfl.storage.csv_log import read_table
 
 ROUNDS = 8
 OPTIONS = [
@@ -105,29 +101,6 @@ def left(mark: str, *, agents: bool = True) -> list[int]:
         time.sleep(0.2)
 
 
-def contents(path: Path) -> dict[str, object]:
-    """Reads the content of a run that must not depend on interruptions: its files without times and ids."""
-    found: dict[str, object] = {}
-    for run in (path, path / "baseline"):
-        name = run.name
-        found[f"{name} metrics"] = [without_clocks(row) for row in read_table(run / "metrics.csv")]
-        found[f"{name} summary"] = without_clocks(json.loads((run / "summary.json").read_text()))
-        found[f"{name} config"] = yaml.safe_load((run / "config.yaml").read_text()) | {"code": None}
-        for table in ("clusters.csv", "clients.csv"):
-            found[f"{name} {table}"] = (run / table).read_text()
-        for arrays in ("memberships.npz", *[f"snapshots/{p.name}" for p in run.glob("snapshots/*")]):
-            with np.load(run / arrays) as members:
-                found[f"{name} {arrays}"] = {key: value.tolist() for key, value in members.items()}
-        saved = Checkpoint(run).load()
-        assert saved is not None
-        found[f"{name} state"] = {key: bits(value) for key, value in saved["state"].items()}
-    return {key.replace(path.name, "run", 1) if not key.startswith("baseline") else key: v for key, v in found.items()}
-
-
-def bits(value: object) -> object:
-    return value.numpy().tobytes() if isinstance(value, Tensor) else value
-
-
 def without_clocks(row: dict[str, object]) -> dict[str, object]:
     return {key: value for key, value in row.items() if not key.startswith("time/")}
 
@@ -137,19 +110,6 @@ def wait_for(path: Path, text: str = "") -> None:
     while not (path.exists() and text in path.read_text(errors="replace")):
         assert time.monotonic() < deadline, f"{path} never came"
         time.sleep(0.002)
-
-
-def same_but_saves(mine: dict[str, object], other: dict[str, object]) -> bool:
-    """Asserts that two runs have the same content, except for the option `checkpoint`.
-
-    Returns whether they also have the same files.
-    """
-    for found in (mine, other):
-        for name in ("run config", "baseline config"):
-            found[name] = {**found[name], "checkpoint": None}
-    for key in other:
-        assert mine[key] == other[key], key
-    return mine.keys() == other.keys()
 
 
 def replace_text(path: Path, old: str, new: str) -> None:

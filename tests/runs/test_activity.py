@@ -10,7 +10,7 @@ import torch
 from ragged import LOCAL, PLANS, SHAPE, ragged_data, task
 
 from lit_cfl.activity import Activity
-from lit_cfl.algorithms import FedAvg, FedGroup, StoCFL
+from lit_cfl.algorithms import FedAvg, FedGroup
 from lit_cfl.datamodules import Digits
 from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.engine import Engine
@@ -43,27 +43,18 @@ def test_every_engine_counts_the_clients_of_a_fit_up_to_the_last(name: str, held
     assert len(set(counts)) > 2  # intermediate counts are reported, too
 
 
-def test_models_are_counted_if_a_client_trains_several():
-    engine, reported = reporting(Plan("loop"))
-    models, clients = torch.stack([engine.initial(0), engine.initial(1)]), torch.tensor([1, 1, 2, 2])
-    list(engine.at(0, ragged_data()).fit(models, clients, torch.tensor([0, 1, 0, 1])).chunks())
-    assert str(reported[-1]) == "training 4 of 4 models"
-    list(engine.at(0, ragged_data()).fit(models[:1], clients[:1]).chunks())
-    assert str(reported[-1]) == "training 1 of 1 client"
-
-
-def test_gradients_are_counted_client_by_client():
-    engine, reported = reporting(Plan("loop"))
-    engine.at(1, ragged_data()).gradients(engine.initial(0), torch.arange(1, 4))
-    assert list(map(str, reported)) == [f"gradients of {done} of 3 clients" for done in (1, 2, 3)]
-
-
-def test_losses_and_scores_are_announced_before_they_are_computed():
+def test_models_gradients_losses_and_scores_are_announced():
     engine, reported = reporting(Plan("loop"))
     models, data = torch.stack([engine.initial(0), engine.initial(1)]), ragged_data()
-    engine.at(1, data).losses(models, torch.arange(1, 4))
+    work = engine.at(1, data)
+    list(work.fit(models, torch.tensor([1, 1, 2, 2]), torch.tensor([0, 1, 0, 1])).chunks())
+    assert str(reported[-1]) == "training 4 of 4 models"  # two for each client
+    reported.clear()
+    work.gradients(models[0], torch.arange(1, 4))
+    work.losses(models, torch.arange(1, 4))
     engine.outcomes_of_each(models, torch.tensor([0, 1]), torch.tensor([3, 4]), data)
-    assert list(map(str, reported)) == ["losses of 2 models on 3 clients", "evaluating"]
+    gradients = [f"gradients of {done} of 3 clients" for done in (1, 2, 3)]
+    assert list(map(str, reported)) == [*gradients, "losses of 2 models on 3 clients", "evaluating"]
 
 
 def test_run_reports_its_activity_from_the_start(tmp_path: Path):
@@ -84,27 +75,8 @@ def test_run_reports_its_activity_from_the_start(tmp_path: Path):
     run(experiment, tmp_path / "run", callbacks)
     phases = [text for text, _ in groupby(one if isinstance(one, str) else one.what for one in reported)]
     begin = ["loading the data", "dividing 1,797 examples among clients", "checking that the clients can be trained"]
-    rounds = ["training", "evaluating", "training", "evaluating"]
-    tracking = "starting the trackers"
     first = reported.index("FedGroup")
-    assert reported[0] == Activity("loading the data")
-    assert [one.what for one in reported[:3]] == begin  # type: ignore[union-attr]  # the first ones are activities, not words
-    assert reported[first - 1] == Activity(tracking)
+    assert phases[:3] == begin
+    assert reported[first - 1] == Activity("starting the trackers")
     assert reported[first + 1 : first + 8] == [Activity("pre-training", 0, done, 6) for done in range(7)]
-    assert phases[phases.index("FedAvg") + 1 :] == rounds
-    assert phases[phases.index("FedGroup") + 1] == "pre-training"
-
-
-def test_the_fits_of_stocfl_are_distinguished(tmp_path: Path):
-    reported: list[Activity] = []
-    experiment = Experiment(
-        Digits(num_clients=8),
-        lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1)),
-        StoCFL(),
-        rounds=1,
-        cohort_size=3,
-        local=replace(LOCAL, epochs=1),
-    )
-    run(experiment, tmp_path / "run", RunCallbacks(activity=reported.append))
-    ends = {str(one) for one in reported if one.total and one.done == one.total}
-    assert ends == {f"{what} 3 of 3 clients" for what in ("pre-training", "training", "global training of")}
+    assert phases[phases.index("FedAvg") + 1 :] == ["training", "evaluating", "training", "evaluating"]

@@ -42,12 +42,13 @@ def seconds(path: Path) -> list[tuple[float, ...]]:
     ]
 
 
-def test_training_is_timed_since_the_last_evaluation_and_a_resume_adds_to_the_earlier_time(tmp_path: Path):
-    run(digits(algorithm=FedAvg(), rounds=3), tmp_path / "run")
+def test_times_are_since_the_last_evaluation_and_a_resume_adds_to_the_earlier_ones(tmp_path: Path):
+    stop = StopRule(max_minutes=1)
+    run(digits(algorithm=FedAvg(), rounds=3, stop=stop), tmp_path / "run")
     assert seconds(tmp_path / "run") == [(1, 10, 1, 11), (2, 10, 1, 22), (3, 10, 1, 33)]
-    longer = run(digits(algorithm=FedAvg(), rounds=5), tmp_path / "run", mode="resume")
-    assert seconds(tmp_path / "run")[3:] == [(4, 10, 1, 44), (5, 10, 1, 55)]
-    assert longer.summary["time/elapsed_seconds"] == 55
+    longer = run(digits(algorithm=FedAvg(), rounds=9, stop=stop), tmp_path / "run", mode="resume").summary
+    assert seconds(tmp_path / "run")[3:] == [(4, 10, 1, 44), (5, 10, 1, 55), (6, 10, 1, 66)]
+    assert (longer["stopped"], longer["time/elapsed_seconds"]) == ("1 minutes have passed", 66)
 
 
 def test_rounds_that_are_not_evaluated_count_in_the_next_row(tmp_path: Path):
@@ -55,23 +56,12 @@ def test_rounds_that_are_not_evaluated_count_in_the_next_row(tmp_path: Path):
     assert seconds(tmp_path / "run") == [(2, 20, 1, 21), (4, 20, 1, 42), (5, 10, 1, 53)]
 
 
-def test_the_minutes_of_a_run_are_those_of_all_its_processes(tmp_path: Path):
-    stop = StopRule(max_minutes=1)
-    run(digits(algorithm=FedAvg(), rounds=3, stop=stop), tmp_path / "run")
-    summary = run(digits(algorithm=FedAvg(), rounds=9, stop=stop), tmp_path / "run", mode="resume").summary
-    assert (summary["round"], summary["stopped"], summary["time/elapsed_seconds"]) == (6, "1 minutes have passed", 66)
-
-
 def test_a_model_of_float64_is_twice_the_traffic_and_a_round_has_its_own(tmp_path: Path):
-    rows = {}
-    for precision in ("32-true", "64-true"):
-        run(digits(algorithm=FedAvg(), rounds=3, precision=precision), tmp_path / precision)
-        rows[precision] = read_table(tmp_path / precision / "metrics.csv")
     size = (64 * 10 + 10) * 4 / 2**20  # MiB of MCLR, sent to and from five clients per round
-    assert [row["traffic/mib"] for row in rows["32-true"]] == pytest.approx([10 * size, 20 * size, 30 * size])
-    assert [row["traffic/round_mib"] for row in rows["32-true"]] == pytest.approx([10 * size] * 3)
-    for column in ("traffic/mib", "traffic/round_mib"):
-        assert [row[column] for row in rows["64-true"]] == pytest.approx([2 * row[column] for row in rows["32-true"]])
+    for precision, factor in (("32-true", 1), ("64-true", 2)):
+        path = run(digits(algorithm=FedAvg(), rounds=3, precision=precision), tmp_path / precision).path
+        rows = [(row["traffic/mib"], row["traffic/round_mib"]) for row in read_table(path / "metrics.csv")]
+        assert rows == [pytest.approx((10 * factor * size * k, 10 * factor * size)) for k in (1, 2, 3)]
 
 
 def test_the_summary_has_the_silhouette_of_the_last_comparison(tmp_path: Path):

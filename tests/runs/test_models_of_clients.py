@@ -1,57 +1,24 @@
-"""Tests that states with a model per client are saved incrementally and resumed exactly."""
+"""Tests that states with a model per client are saved incrementally, and read from their files."""
 
 import os
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 from weakref import ReferenceType, ref
 
 import pytest
 import torch
+from digits_experiment import digits
+from processes import edit_checkpoint
 from torch import Tensor
 
 from lit_cfl.algorithms import Algorithm, Assignment, Info
 from lit_cfl.datamodules import Digits
 from lit_cfl.errors import InputError, SaveError
-from lit_cfl.experiment import CheckpointPlan, Experiment
-from lit_cfl.nets import MCLR
+from lit_cfl.experiment import CheckpointPlan
 from lit_cfl.runs.run import run
 from lit_cfl.storage import checkpoint
 from lit_cfl.storage.checkpoint import Checkpoint
-from lit_cfl.tasks import Classification
-
-pytestmark = pytest.mark.nightly  # a table of tests states these facts
-
-
-@dataclass(frozen=True, eq=False)
-class PersonalState:
-    models: dict[int, Tensor]
-
-
-@dataclass(frozen=True)
-class Personal(Algorithm):
-    """Algorithm in which every client keeps its own model."""
-
-    state_type = PersonalState
-
-    def init(self, work, rng):
-        return PersonalState({}), Info()
-
-    def round(self, state, cohort, work, rng):
-        w0, models = work.initial(0), dict(state.models)
-        for client in cohort.tolist():
-            models[client] = work.fit(models.get(client, w0)[None], torch.tensor([client])).rows[0]
-        return PersonalState(models), Info(loss=1.0, down=0, up=0)
-
-    def place(self, state, clients, work, rng):
-        models = state.models | {client: work.initial(0) for client in clients.tolist()}
-        return replace(state, models=models), Info()
-
-    def serve(self, state, clients):
-        known = list(state.models)
-        index = torch.tensor([known.index(client) if client in state.models else -1 for client in clients.tolist()])
-        return Assignment(torch.stack(list(state.models.values())) if known else torch.empty(0, 1), index)
 
 
 def test_checkpoint_that_is_saved_while_it_is_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -76,41 +43,30 @@ def test_checkpoint_that_is_saved_while_it_is_read_is_read_again(tmp_path: Path,
         reader.load()
 
 
-def test_only_changed_models_are_written_many_in_a_file(tmp_path: Path):
+def test_only_changed_models_are_written_and_a_file_that_is_mostly_superseded_is_replaced(tmp_path: Path):
     rows = {client: torch.full((100,), float(client)) for client in (3, 0, 4, 1, 2)}
     writer = Checkpoint(tmp_path)
     writer.save({"round": 0}, {"models": rows, "count": 3})
     ((first, (written, models)),) = files(tmp_path).items()
     assert len(models) == 5
-    changed = rows | {1: torch.ones(100), 4: torch.zeros(100)}
-    writer.save({"round": 1}, {"models": changed, "count": 4})
+    rows |= {1: torch.ones(100), 4: torch.zeros(100)}
+    writer.save({"round": 1}, {"models": rows, "count": 4})
     second = files(tmp_path)
     assert second.pop(first)[0] == written  # three of its five models are still used
     assert [len(models) for _, models in second.values()] == [2]
-    assert_saved(tmp_path, changed, count=4)
-
-
-def test_a_file_that_is_mostly_superseded_is_replaced(tmp_path: Path):
-    rows = {client: torch.full((100,), float(client)) for client in range(5)}
-    writer = Checkpoint(tmp_path)
-    writer.save({"round": 0}, {"models": rows})
-    first = {*files(tmp_path)}
-    rows |= {client: rows[client] + 10 for client in (0, 2, 3)}
-    # only two of five would still be used, so they are written again, with the three that changed
-    writer.save({"round": 1}, {"models": rows})
-    second = files(tmp_path)
-    assert [len(models) for _, models in second.values()] == [5]
-    assert not first & {*second}
-    assert_saved(tmp_path, rows)
+    assert_saved(tmp_path, rows, count=4)
     again = Checkpoint(tmp_path)
     loaded = again.load()
     assert loaded is not None
     again.save({"round": 1}, loaded["state"])  # no model has changed
-    assert {*files(tmp_path)} == {*second}
-    half = loaded["state"]["models"] | {client: torch.zeros(100) for client in (0, 1, 2)}
-    again.save({"round": 1}, {"models": half})
-    assert not {*second} & {*files(tmp_path)}
-    assert_saved(tmp_path, half)
+    assert {*files(tmp_path)} == {first, *second}
+    rows = loaded["state"]["models"] | {0: torch.ones(100)}
+    again.save({"round": 2}, {"models": rows})  # two of the first five are still used: they are written again
+    third = files(tmp_path)
+    assert first not in third
+    assert {*second} < {*third}
+    assert sorted(len(models) for _, models in third.values()) == [2, 3]
+    assert_saved(tmp_path, rows)
 
 
 def test_files_grow_with_the_saves_and_not_with_the_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -185,45 +141,66 @@ def test_failed_save_leaves_the_models_of_the_save_before(tmp_path: Path, monkey
     assert all(torch.equal(again["state"]["models"][client], rows[client]) for client in rows)
 
 
-def experiment(algorithm: Personal, **options: Any) -> Experiment:
-    def task() -> Classification:
-        return Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1))
-
-    return Experiment(Digits(10), task, algorithm, **options)
-
-
-def test_run_with_a_model_for_each_client_is_resumed_exactly(tmp_path: Path):
-    whole = experiment(Personal(), rounds=6, cohort_size=3, checkpoint=CheckpointPlan(0))
-    run(whole, tmp_path / "whole")
-    run(replace(whole, rounds=3), tmp_path / "run")
-    run(whole, tmp_path / "run", mode="resume")
-    saved = [Checkpoint(tmp_path / name).load() for name in ("whole", "run")]
-    assert saved[0] is not None
-    assert saved[1] is not None
-    mine, other = saved[1]["state"]["models"], saved[0]["state"]["models"]
-    assert mine.keys() == other.keys()
-    assert all(torch.equal(mine[client], other[client]) for client in other)
-    assert (tmp_path / "run" / "clients.csv").read_text() == (tmp_path / "whole" / "clients.csv").read_text()
+@pytest.mark.parametrize("name", ["../outside.pt", "/etc/passwd", "models.pt"])
+def test_a_row_outside_of_its_folder_is_refused(name: str, tmp_path: Path):
+    torch.save({"outside.pt": torch.ones(1, 3)}, tmp_path / "outside.pt")
+    Checkpoint(tmp_path).save({"round": 0}, {"models": {0: torch.ones(3)}})
+    rows = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["rows"]
+    rows["models"]["files"] = [name]
+    edit_checkpoint(tmp_path, rows=rows)
+    with pytest.raises(InputError, match=rf"{tmp_path}/rows/{Path(name).name} cannot be read"):
+        Checkpoint(tmp_path).load()
 
 
-class Watched(Personal):
-    """Algorithm that counts how many of the models given to its rounds so far are still in memory."""
+def test_files_of_the_user_stay_in_the_folder(tmp_path: Path):
+    (tmp_path / "rows").mkdir()
+    for name in ("mine.pt", "table.csv"):
+        (tmp_path / "rows" / name).write_text("keep")
+    Checkpoint(tmp_path).save({"round": 0}, {"models": {0: torch.ones(3)}})
+    assert {"mine.pt", "table.csv"} < {file.name for file in (tmp_path / "rows").iterdir()}
 
+
+@dataclass(frozen=True, eq=False)
+class PersonalState:
+    models: dict[int, Tensor]
+
+
+@dataclass(frozen=True)
+class Watched(Algorithm):
+    """Algorithm with a model per client; counts how many of the models given to its rounds are still in memory."""
+
+    state_type = PersonalState
     seen: ClassVar[list[ReferenceType[Tensor]]] = []
     alive: ClassVar[list[int]] = []
+
+    def init(self, work, rng):
+        return PersonalState({}), Info()
 
     def round(self, state, cohort, work, rng):
         if state.models:
             self.seen.extend(ref(model) for model in state.models.values())
             self.alive.append(sum(model() is not None for model in self.seen))
-        return super().round(state, cohort, work, rng)
+        w0, models = work.initial(0), dict(state.models)
+        for client in cohort.tolist():
+            models[client] = work.fit(models.get(client, w0)[None], torch.tensor([client])).rows[0]
+        return PersonalState(models), Info(loss=1.0, down=0, up=0)
+
+    def place(self, state, clients, work, rng):
+        models = state.models | {client: work.initial(0) for client in clients.tolist()}
+        return replace(state, models=models), Info()
+
+    def serve(self, state, clients):
+        known = list(state.models)
+        index = torch.tensor([known.index(client) if client in state.models else -1 for client in clients.tolist()])
+        return Assignment(torch.stack(list(state.models.values())) if known else torch.empty(0, 1), index)
 
 
 @pytest.mark.parametrize("every_seconds", [0, 1000])
 def test_models_of_earlier_rounds_are_freed_after_a_resume_too(tmp_path: Path, every_seconds: int):
     Watched.seen.clear()
     Watched.alive.clear()
-    whole = experiment(Watched(), rounds=7, cohort_size=10, checkpoint=CheckpointPlan(every_seconds))
+    saving = CheckpointPlan(every_seconds)
+    whole = digits(algorithm=Watched(), data=Digits(10), rounds=7, cohort_size=10, checkpoint=saving)
     run(replace(whole, rounds=3), tmp_path / "run")
     run(whole, tmp_path / "run", mode="resume")
     assert Watched.alive == [10] * 6  # only the models of the previous round were kept

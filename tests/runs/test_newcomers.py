@@ -12,20 +12,21 @@ from lit_cfl.errors import InputError
 from lit_cfl.runs.newcomers import match_examples, renumber_labels
 
 
+def examples(labels: list[int], num_labels: int, *names: str, views: tuple[View, ...] = ()) -> Examples:
+    inputs = torch.rand(len(labels), 2)
+    options = {"views": views} if views else {}
+    return Examples(inputs, torch.tensor(labels), num_labels, label_names=names, **options)
+
+
 def test_labels_are_renumbered_by_their_names_as_a_run_numbers_them():
-    run = Examples(torch.zeros(1, 2), torch.tensor([0]), 4, label_names=("bike", "run", "sit", "walk"))
-    new = Examples(torch.rand(4, 2), torch.tensor([0, 1, 1, 0]), 3, label_names=("sit", "walk", "swim"))
+    run, new = examples([0], 4, "bike", "run", "sit", "walk"), examples([0, 1, 1, 0], 3, "sit", "walk", "swim")
     found = renumber_labels(new, run)  # no example has the label `swim`
     assert (found.labels.tolist(), found.num_labels, found.label_names) == ([2, 3, 3, 2], 4, run.label_names)
     assert found.inputs is new.inputs
-    swim = replace(new, labels=torch.tensor([0, 1, 2, 0]))
-    with pytest.raises(
-        InputError, match="these data have the label 'swim', but the run has only 'bike', 'run', 'sit', 'walk'"
-    ):
-        renumber_labels(swim, run)
-    spelled = replace(new, label_names=("sit", "Walk ", "run"))
-    with pytest.raises(InputError, match=r"have the label 'Walk ', but the run has only .* spell labels as in the run"):
-        renumber_labels(spelled, run)
+    with pytest.raises(InputError, match=r"'swim'.* 'bike', 'run', 'sit', 'walk'"):
+        renumber_labels(replace(new, labels=torch.tensor([0, 1, 2, 0])), run)
+    with pytest.raises(InputError, match=r"'Walk '.* spell labels"):
+        renumber_labels(replace(new, label_names=("sit", "Walk ", "run")), run)
 
 
 def test_several_labels_of_each_example_must_have_names_that_the_run_knows():
@@ -33,29 +34,23 @@ def test_several_labels_of_each_example_must_have_names_that_the_run_knows():
     other = replace(run, label_names=("cat", "owl"))
     assert renumber_labels(other, run) is other
     match_examples(run, run)
-    with pytest.raises(
-        InputError,
-        match="these data have the label 'owl', but the run has only 'cat', 'dog', and its models cannot predict",
-    ):
+    with pytest.raises(InputError, match=r"'owl'.* 'cat', 'dog'"):
         match_examples(other, run)
 
 
 def test_labels_without_names_keep_their_numbers():
-    run = Examples(torch.zeros(1, 2), torch.tensor([0]), 2, label_names=("no", "yes"))
-    plain = Examples(torch.rand(2, 2), torch.tensor([0, 1]), 2)
-    numbers = Examples(torch.rand(2, 2), torch.rand(2), 0)
+    plain, numbers = examples([0, 1], 2), Examples(torch.rand(2, 2), torch.rand(2), 0)
     assert renumber_labels(plain, plain) is plain
-    assert renumber_labels(numbers, run) is numbers
+    assert renumber_labels(numbers, examples([0], 2, "no", "yes")) is numbers
 
 
 @pytest.mark.parametrize("views", [(View(),), (View(label_map=(1, 0)),)])
 def test_a_word_is_not_a_number(views: tuple[View, ...]):
-    words = Examples(torch.rand(2, 2), torch.tensor([0, 1]), 2, label_names=("no", "yes"), views=views)
+    words = examples([0, 1], 2, "no", "yes", views=views)
     plain = replace(words, label_names=())
-    with pytest.raises(InputError, match="these data have the labels 'no', 'yes', but the run has only '0', '1', and"):
-        match_examples(words, plain)
-    with pytest.raises(InputError, match="these data have the labels '0', '1', but the run has only 'no', 'yes', and"):
-        match_examples(plain, words)
+    for new, run, named in ((words, plain, "'no', 'yes'.* '0', '1'"), (plain, words, "'0', '1'.* 'no', 'yes'")):
+        with pytest.raises(InputError, match=named):
+            match_examples(new, run)
 
 
 def test_false_and_true_are_words(tmp_path: Path):
@@ -68,8 +63,7 @@ def test_false_and_true_are_words(tmp_path: Path):
 
 
 def test_a_number_is_the_label_that_is_written_so():
-    run = Examples(torch.zeros(1, 2), torch.tensor([0]), 4, label_names=("1", "2", "10", "x"))
-    numbers = Examples(torch.rand(3, 2), torch.tensor([2, 1, 10]), 11)
+    run, numbers = examples([0], 4, "1", "2", "10", "x"), examples([2, 1, 10], 11)
     assert renumber_labels(numbers, run).labels.tolist() == [1, 0, 2]
-    with pytest.raises(InputError, match="these data have the label '3', but the run has only '1', '2', '10', 'x'"):
+    with pytest.raises(InputError, match=r"'3'.* '1', '2', '10', 'x'"):
         renumber_labels(replace(numbers, labels=torch.tensor([3, 1, 2])), run)

@@ -1,44 +1,30 @@
-"""Tests runs with personal layers: scored, resumed and opened with them, and equal in every engine."""
+"""Tests that runs with personal layers are scored, configured and opened with them."""
 
-import signal
-from dataclasses import replace
 from functools import partial
-from itertools import product
 from pathlib import Path
-from shutil import copytree
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from digits_experiment import digits, timeless_rows
+from digits_experiment import digits
 from torch.optim import SGD
 
 from lit_cfl import Experiment, load_run, run
-from lit_cfl.algorithms import IFCA, Algorithm, FedAvg, FedGroup, FlexCFL, StoCFL
+from lit_cfl.algorithms import IFCA, Algorithm, FedAvg, FedGroup
 from lit_cfl.config.variants import load_experiment
 from lit_cfl.datamodules import Digits
-from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.engine import Engine
-from lit_cfl.engines.plan import Plan
-from lit_cfl.errors import InputError, Interrupted
+from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan, evaluate
-from lit_cfl.experiment import CheckpointPlan
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MLP
-from lit_cfl.rounds import Cohorts, rounds
-from lit_cfl.runs.run import RunCallbacks
 from lit_cfl.storage import read_table
-from lit_cfl.storage.checkpoint import Checkpoint
 from lit_cfl.tasks import Classification
 
-pytestmark = pytest.mark.nightly  # a table of tests states these facts
-
 EVERYTHING = EvaluationPlan(fine_tune=Budget(4, "steps"), per_client=True, class_counts=True)
-ALWAYS = CheckpointPlan(0)
-HEAD = 12 * 10 + 10  # number of weights and biases of fc2
-BODY = 64 * 12 + 12
+BODY = 64 * 12 + 12  # number of weights and biases of fc1, which are shared
 
 
 def net() -> Classification:
@@ -107,36 +93,7 @@ def test_scores_do_not_depend_on_how_many_models_are_held_at_once(monkeypatch: p
     monkeypatch.setattr(Engine, "rows_that_fit", 5)
     parts = evaluate(*arguments, round=last.index)
     assert parts.metrics == whole.metrics
-    for name in ("count", "loss", "sums", "weights", "by_class"):
-        assert torch.equal(getattr(parts.scores["test"], name), getattr(whole.scores["test"], name))
-
-
-@pytest.mark.parametrize(
-    "algorithm",
-    [IFCA(2), GROUPS, FlexCFL(2, pretrain_scale=3), StoCFL()],
-    ids=["IFCA", "FedGroup", "FlexCFL", "StoCFL"],
-)
-def test_run_is_resumed_to_the_bit(algorithm: Algorithm, tmp_path: Path):
-    options = {"algorithm": algorithm, "checkpoint": ALWAYS}
-    whole = run(kept(rounds=4, **options), tmp_path / "whole").path
-
-    def leave(row: dict[str, Any]) -> None:
-        if row["round"] == 2:  # the row is written, but not the checkpoint, as after a kill at this point
-            copytree(tmp_path / "run", tmp_path / "killed")
-        if row["round"] == 3:
-            raise Interrupted(signal.SIGTERM)
-
-    with pytest.raises(Interrupted):
-        run(kept(rounds=4, **options), tmp_path / "run", RunCallbacks(row=leave))
-    for name in ("run", "killed"):
-        path = run(kept(rounds=4, **options), tmp_path / name, mode="resume").path
-        assert timeless_rows(path) == timeless_rows(whole)
-        assert (path / "clients.csv").read_bytes() == (whole / "clients.csv").read_bytes()
-        states = [Checkpoint(folder).load()["state"]["own_layers"] for folder in (path, whole)]
-        assert states[0].keys() == states[1].keys()
-        assert all(torch.equal(states[0][client], states[1][client]) for client in states[0])
-    with pytest.raises(InputError, match=r"personal: \['fc2'\] -> None"):
-        run(kept(rounds=4, personal=None, **options), tmp_path / "run", mode="resume")
+    assert torch.equal(parts.scores["test"].by_class, whole.scores["test"].by_class)
 
 
 @pytest.fixture(scope="module")
@@ -167,10 +124,10 @@ def test_opened_run_gives_each_client_its_own_model(path: Path):
     members = [client for client in trained if int(saved.served().index[client]) == cluster]
     mean = torch.stack([saved.state.own_layers[client] for client in members]).mean(0)
     torch.testing.assert_close(saved.module(cluster).net.fc2.bias, mean[-10:])
-    with pytest.raises(InputError, match=r"there is no client 12 in .*; clients are 0 to 11"):
+    with pytest.raises(InputError, match=r"no client 12 in .*0 to 11"):
         saved.client_module(12)
     never = next(client for client in range(12) if int(saved.served().index[client]) < 0)
-    with pytest.raises(InputError, match=f"client {never} has no model yet; use `assign`"):
+    with pytest.raises(InputError, match=f"client {never} has no model"):
         saved.client_module(never)
 
 
@@ -189,49 +146,10 @@ def test_newcomers_are_scored_with_the_mean_layers_of_their_cluster(path: Path):
     assert torch.equal(module.net.fc2.bias, saved.module(int(placed.assignment.index[0])).net.fc2.bias)
 
 
-PLANS = {
-    name: Plan(name, precision="64-true", lanes=lanes) for name, lanes in {"trainer": 1, "loop": 1, "stack": 3}.items()
-}
-
-
-def end_of(plan: Plan, algorithm: Algorithm) -> Any:
-    experiment = kept(algorithm=algorithm)
-    engine = build_engine(net, plan, 3, experiment.local)
-    try:
-        data = experiment.data.federated(3)
-        *_, last = rounds(experiment.algorithm, engine, data, Cohorts(5), seed=3, num_rounds=3)
-    finally:
-        engine.close()
-    return last.state
-
-
-@pytest.mark.parametrize(
-    ("name", "algorithm"),
-    list(product([name for name in PLANS if name != "trainer"], [GROUPS, IFCA(2), StoCFL(psi="gradient")])),
-)
-def test_every_engine_gives_the_trainers_result(name: str, algorithm: Algorithm):
-    found, expected = end_of(PLANS[name], algorithm), end_of(PLANS["trainer"], algorithm)
-    assert found.own_layers.keys() == expected.own_layers.keys()
-    for client, layers in expected.own_layers.items():
-        torch.testing.assert_close(found.own_layers[client], layers, rtol=0, atol=1e-11)
-    torch.testing.assert_close(found.models, expected.models, rtol=0, atol=1e-11)
-
-
-@pytest.mark.ray
-@pytest.mark.parametrize("algorithm", [GROUPS, IFCA(2)], ids=lambda a: type(a).__name__)
-def test_workers_give_the_same_bits(cluster: None, algorithm: Algorithm):
-    found = end_of(Plan("chain", workers=2), algorithm)
-    expected = end_of(Plan("chain"), algorithm)
-    assert torch.equal(found.models, expected.models)
-    assert all(torch.equal(found.own_layers[client], expected.own_layers[client]) for client in expected.own_layers)
-
-
 def test_configuration_has_personal_layers_and_can_do_without():
     words = ["--personal", "[fc2]", "--task.net", "MLP"]
     experiment = load_experiment("fedavg/digits", words)
     assert experiment.to_dict()["personal"] == ["fc2"]
     assert experiment.to_dict()["algorithm"]["class_path"] == "lit_cfl.algorithms.FedAvg"
     assert type(load_experiment(experiment.to_dict(), ["--personal", "null"]).algorithm) is FedAvg
-    changed = replace(kept(server=partial(SGD, lr=0.5)), algorithm=kept(server=partial(SGD, lr=0.5)).algorithm)
-    assert changed.to_dict()["algorithm"]["class_path"] == "lit_cfl.algorithms.fedavg.FedAvg"
-    assert type(changed.with_options(personal=None, server=None).algorithm) is FedAvg
+    assert type(kept(server=partial(SGD, lr=0.5)).with_options(personal=None, server=None).algorithm) is FedAvg

@@ -17,12 +17,13 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import torch
+from drawing import let_runs_draw
 from kills import Trials, run_in_child
 from processes import in_child, wait, wait_for
 from same_files import find_damages, find_differences
 
 SMALL = """
-    --name run --pictures.formats [] --tracking.wandb disabled --tracking.snapshots_every 2
+    --name run --tracking.wandb disabled --tracking.snapshots_every 2
     --checkpoint.every_seconds 0 --rounds 4 --data.num_clients 12 --cohort_size 5 --local.epochs 1
 """
 QUICK = "--config quickstart --algorithm.pretrain_scale 2 --algorithm.pretrain.length 1 --baseline null"
@@ -50,10 +51,12 @@ FEATURES = {
     # who takes part, and what happens to the data
     "clients that do not answer": f"{QUICK} --dropout 0.4 --selection uniform",
     "drift": "--config feddrift/digits --data.shift.start 3",
+    "swapped data": f"{QUICK} --data.shift SwapAll --data.shift.probability 0.5",
     # what is recorded, and when a run stops
     "scores of clients": f"{QUICK} --evaluation.per_client true --evaluation.class_counts true",
     "fine-tuning": f"{QUICK} --evaluation.fine_tune.length 1 --evaluation.every 2",
     "early stopping": f"{QUICK} --stop.metric val/weighted_accuracy --stop.patience 1",
+    "pictures": f"{QUICK} --pictures.formats [png]",
 }
 
 
@@ -66,7 +69,8 @@ class Feature(Trials):
     """
 
     def __init__(self, name: str, folder: Path) -> None:
-        super().__init__(["run", *shlex.split(FEATURES[name]), *shlex.split(SMALL)], folder)
+        options = FEATURES[name] if "--pictures" in FEATURES[name] else f"{FEATURES[name]} --pictures.formats []"
+        super().__init__(["run", *shlex.split(options), *shlex.split(SMALL)], folder)
         self.total = self.count_operations()
         listed = (folder / "operations.txt").read_text().splitlines()
         self.saves = [at for at, line in enumerate(listed) if line.startswith("os.rename") and "checkpoint" in line]
@@ -92,10 +96,11 @@ def full_disk(feature: Feature, drawn: random.Random) -> None:
 
 def by_a_signal(feature: Feature, drawn: random.Random) -> None:
     shutil.rmtree(feature.path, ignore_errors=True)
-    child = in_child(feature.start(feature.path))
+    child, number = in_child(feature.start(feature.path)), drawn.choice([signal.SIGTERM, signal.SIGINT])
     wait_for(feature.path / "metrics.csv", "\n2,")
-    os.kill(child, signal.SIGTERM)
-    assert wait(child) == 128 + signal.SIGTERM
+    os.kill(child, number)
+    assert wait(child) == 128 + number
+    assert "Resume with: lit-cfl run --resume" in Path(os.environ["CHILD_OUTPUT"]).read_text()
     feature.require_same()
 
 
@@ -123,7 +128,10 @@ def folder() -> Iterator[Path]:
     with TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
         patch.chdir(path)
         patch.setenv("CHILD_OUTPUT", f"{path}/output.txt")
+        patch.setattr("lit_cfl.pictures.files._DPI", 20)  # the pictures would take most of the time
+        let_runs_draw(True)
         yield Path(path)
+    let_runs_draw(False)
     torch.set_num_threads(threads)
 
 

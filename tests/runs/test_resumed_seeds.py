@@ -44,7 +44,9 @@ def test_killed_extension_of_several_seeds_goes_on_to_its_rounds(tmp_path: Path)
     before = (path / "config.yaml").read_text()
     run(experiment.for_seed(0), path / "seed-0", mode="resume")  # as if killed before the second seed
     assert (path / "config.yaml").read_text() == before
+    first = (path / "seed-0" / "checkpoint.pt").stat().st_mtime_ns
     run(replace(experiment, rounds=2), path, mode="resume")  # the rounds in config.yaml
+    assert (path / "seed-0" / "checkpoint.pt").stat().st_mtime_ns == first
     assert (path / "config.yaml").read_text() == (tmp_path / "whole" / "config.yaml").read_text()
     assert not find_differences(path, tmp_path / "whole")
 

@@ -4,14 +4,12 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pytest
 from digits_experiment import digits
 from lightning.pytorch.loggers import CSVLogger
 
 from lit_cfl.algorithms import FedAvg, FlexCFL
-from lit_cfl.data.shift import Shift
 from lit_cfl.datamodules import Digits
-from lit_cfl.datamodules.shift import Incremental, LabelDrift, SwapAll
+from lit_cfl.datamodules.shift import SwapAll
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.runs.run import RunCallbacks, run
 from lit_cfl.storage.checkpoint import Checkpoint
@@ -21,10 +19,6 @@ from lit_cfl.tracking.options import Tracking
 ALL_TABLES = {"metrics.csv", "clusters.csv", "shift.csv", "migrations.csv"}
 
 
-def shifting(*shifts: Shift) -> Digits:
-    return Digits(num_clients=12, validation=0.1, rotations=[0, 90, 180, 270], shift=list(shifts))
-
-
 def rounds_in(table: Path) -> list[int]:
     return sorted({row["round"] for row in read_table(table)})
 
@@ -32,8 +26,9 @@ def rounds_in(table: Path) -> list[int]:
 def test_every_file_row_and_step_of_a_run_counts_rounds_from_1(tmp_path: Path):
     path, shown = tmp_path / "run", []
     tracking = Tracking(loggers=[partial(CSVLogger, tmp_path / "csv")], snapshots_every=1)
+    data = Digits(num_clients=12, validation=0.1, rotations=[0, 90, 180, 270], shift=[SwapAll(0.9)])
     algorithm = FlexCFL(num_clusters=4, pretrain_scale=2)
-    experiment = digits(data=shifting(SwapAll(0.9)), algorithm=algorithm, rounds=4, tracking=tracking)
+    experiment = digits(data=data, algorithm=algorithm, rounds=4, tracking=tracking)
     finished = run(experiment, path, RunCallbacks(row=lambda row: shown.append(row["round"])))
     assert {file.name for file in path.glob("*.csv")} == ALL_TABLES | {"clients.csv"}
     for name in ("metrics.csv", "clusters.csv", "shift.csv"):
@@ -60,16 +55,3 @@ def test_the_rounds_that_are_evaluated_and_kept_are_those_of_the_schedule(tmp_pa
     assert kept(1, 3) == ([1, 2, 3, 4, 5, 6, 7], [1, 4, 7])
     assert kept(3, 3) == ([3, 6, 7], [3, 6, 7])
     assert kept(2, 4) == ([2, 4, 6, 7], [2, 6, 7])
-
-
-@pytest.mark.parametrize(
-    ("shift", "rounds"),
-    [
-        (Incremental(rounds=(0, 2), shares=(0.5, 1.0)), [1, 3]),  # before the first round, and after two
-        (LabelDrift(start=2, duration=2), [3, 4]),
-        (LabelDrift(start=0), [1]),
-    ],
-)
-def test_options_of_a_shift_count_completed_rounds(shift: Shift, rounds: list[int], tmp_path: Path):
-    run(digits(data=shifting(shift), algorithm=FedAvg(), rounds=5), tmp_path / "run")
-    assert rounds_in(tmp_path / "run" / "shift.csv") == rounds

@@ -37,16 +37,14 @@ def test_score_and_loss_of_a_cluster_are_over_its_examples():
         {"round": 7, "cluster": 2, "size": 1, "n_test": 2, "accuracy": 1.0, "loss": 2.5, "parent": 0, "u": 0.125},
     ]
 
-
-def test_a_cluster_without_a_model_lacks_the_columns_of_the_algorithm():
-    (first, second) = cluster_rows(1, scored(), {"u": torch.tensor([0.5])})
+    (first, second) = cluster_rows(1, scored(), {"u": torch.tensor([0.5])})  # cluster 2 has no model
     assert "u" in first
     assert "u" not in second
 
 
-def test_traffic_of_a_round_is_next_to_that_of_all_rounds():
+def test_traffic_and_local_work_of_a_round_and_of_all_rounds():
     nothing: Any = None
-    third = Round(2, nothing, Info(down=3, up=2), nothing, Traffic(10, 7), ())
+    third = Round(2, nothing, Info(down=3, up=2), nothing, Traffic(10, 7), (), costs=LocalCosts(5, 40, 7))
     assert traffic_row(third, 0.5) == {
         "traffic/models_down": 10,
         "traffic/models_up": 7,
@@ -55,11 +53,6 @@ def test_traffic_of_a_round_is_next_to_that_of_all_rounds():
         "traffic/round_models_up": 2,
         "traffic/round_mib": 2.5,
     }
-
-
-def test_local_work_is_that_of_all_rounds():
-    nothing: Any = None
-    third = Round(2, nothing, Info(), nothing, Traffic(), costs=LocalCosts(5, 40, 7))
     assert costs_row(third) == {"local/steps": 5, "local/examples": 40, "local/scored_examples": 7}
 
 

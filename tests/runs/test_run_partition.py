@@ -16,7 +16,8 @@ from lit_cfl.cli.main import main
 from lit_cfl.config.files import valid_anywhere, with_absolute_paths
 from lit_cfl.data import FederatedData
 from lit_cfl.data.partition_file import partition_hash
-from lit_cfl.errors import InputError
+from lit_cfl.runs.load_run import SavedRun
+from lit_cfl.runs.newcomers import PlacedNewcomers
 
 CONFIG = {
     "data": {"class_path": "Digits", "init_args": {"num_clients": 6}},
@@ -65,28 +66,19 @@ def first(finished: Path) -> Path:
     return shutil.copytree(finished, Path("first").absolute())
 
 
-def option(path: Path, name: str) -> Any:
-    return yaml.safe_load((path / "config.yaml").read_text())["data"]["init_args"][name]
-
-
 def used(path: Path) -> str:
     return partition_hash(load_run(path).data)
 
 
-@pytest.mark.parametrize("given", ["first", "first/partition.npz"])
-def test_partition_is_taken_from_a_run_directory_or_its_file(first: Path, given: str):
-    again = run("again", "--data.partition_file", given, "--seed", "5", "--data.num_clients", "2")
-    assert used(again) == used(first)
-    assert load_run(again).data.num_clients == 6
-
-
-def test_folder_without_a_run_is_refused_with_the_missing_file(capsys: pytest.CaptureFixture[str]):
+def test_partition_is_taken_from_the_directory_of_one_run_or_its_file(capsys: pytest.CaptureFixture[str]):
+    run("first", "--seeds", "[0, 1]", "--rounds", "1")
+    for number, given in enumerate(("first/seed-1", "first/seed-1/partition.npz")):
+        again = run(f"again-{number}", "--data.partition_file", given, "--data.num_clients", "2")
+        assert used(again) == used(Path("first/seed-1"))
+        assert load_run(again).data.num_clients == 6
     Path("own.yaml").write_text(yaml.safe_dump(CONFIG))
-    Path("empty").mkdir()
-    assert main(["run", "--config", "own.yaml", "--data.partition_file", "empty"]) == 2
-    said = capsys.readouterr().err
-    assert "there is no partition file " in said
-    assert "empty/partition.npz; a run saves its own" in said
+    assert main(["run", "--config", "own.yaml", "--data.partition_file", "first"]) == 2  # holds several runs
+    assert "first/partition.npz" in capsys.readouterr().err
 
 
 def test_run_whose_partition_file_is_gone_resumes_and_is_scored(capsys: pytest.CaptureFixture[str]):
@@ -97,7 +89,6 @@ def test_run_whose_partition_file_is_gone_resumes_and_is_scored(capsys: pytest.C
     lit_cfl("run", "--resume", half, "--rounds", "2")
     assert timeless_rows(half) == timeless_rows(whole)
     assert (half / "partition.npz").read_bytes() == (whole / "partition.npz").read_bytes()
-    capsys.readouterr()
     lit_cfl("evaluate", half)
     assert "test" in capsys.readouterr().out
     assert load_run(half).data.num_clients == 5  # the configuration says six
@@ -105,20 +96,16 @@ def test_run_whose_partition_file_is_gone_resumes_and_is_scored(capsys: pytest.C
 
 def test_run_without_a_checkpoint_takes_the_file_that_it_was_given_and_not_a_copy_that_may_be_anothers(first: Path):
     other = run("other", "--data.partition_seed", "9")
-    whole, half = (run(name, "--data.partition_file", "first") for name in ("whole", "half"))
+    half = run("half", "--data.partition_file", "first")
+    whole = timeless_rows(half)
     (half / "checkpoint.pt").unlink()
     shutil.copy(other / "partition.npz", half)
     lit_cfl("run", "--resume", half)
-    assert timeless_rows(half) == timeless_rows(whole)
+    assert timeless_rows(half) == whole
 
 
 def test_other_clients_are_scored_whatever_partition_the_run_had(first: Path, monkeypatch: pytest.MonkeyPatch):
-    again = run("again", "--data.partition_file", "first")
-    seen: list[int] = []
-    from lit_cfl.runs.load_run import SavedRun
-    from lit_cfl.runs.newcomers import PlacedNewcomers
-
-    assign = SavedRun.assign
+    again, seen, assign = run("again", "--data.partition_file", "first"), list[int](), SavedRun.assign
 
     def seen_assign(run: SavedRun, data: FederatedData, **options: bool) -> PlacedNewcomers:
         seen.append(data.num_clients)
@@ -146,66 +133,33 @@ def test_run_is_resumed_in_another_folder(data: dict[str, Any], tmp_path: Path, 
     assert timeless_rows(Path("again")) == timeless_rows(whole)
 
 
-def test_run_is_resumed_in_its_folder_with_its_original_file():
-    write_images(Path("pictures"), 60, 30)
-    first = run("first", data=MNIST)
-    half = run("half", "--data.partition_file", "first", "--rounds", "1", data=MNIST)
-    shutil.rmtree(first)
-    lit_cfl("run", "--resume", half, "--config", "own.yaml", "--data.partition_file", "first", "--rounds", "2")
-    assert len(timeless_rows(half)) == 2
-
-
-def test_baseline_and_run_have_one_partition_whose_file_is_gone():
+def test_run_and_baseline_have_one_partition_whose_file_is_gone(tmp_path: Path):
     write_images(Path("pictures"), 60, 30)
     first = run("first", data=MNIST)
     begun = run("begun", "--data.partition_file", "first", "--baseline", "FedAvg", "--rounds", "1", data=MNIST)
+    recorded = yaml.safe_load((begun / "config.yaml").read_text())["data"]["init_args"]
+    here = tmp_path / "here"
+    assert (recorded["source"], recorded["partition_file"]) == (f"{here}/pictures", f"{here}/first")
     shutil.rmtree(begun / "baseline")  # as if the run had been killed before its baseline started
     (begun / "SHA256SUMS").unlink()
     shutil.rmtree(first)
     lit_cfl("run", "--resume", begun)
     assert used(begun / "baseline") == used(begun)
+    lit_cfl("run", "--resume", begun, "--config", "own.yaml", "--data.partition_file", "first", "--baseline", "FedAvg")
 
 
-def test_paths_of_a_configuration_are_recorded_whole(tmp_path: Path):
-    write_images(Path("pictures"), 60, 30)
-    run("first", data=MNIST)
-    again = run("again", "--data.partition_file", "first", data=MNIST)
-    assert option(again, "source") == str(tmp_path / "here" / "pictures")
-    assert option(again, "partition_file") == str(tmp_path / "here" / "first")
-
-
-def test_ids_of_the_hub_and_other_words_stay_unchanged(tmp_path: Path):
+def test_paths_of_files_that_exist_become_absolute(tmp_path: Path):
     Path("pictures").mkdir()
-    part = {"source": "pictures", "labels": "pictures"}
-    data = {
-        "source": "ylecun/mnist",
-        "embeddings": "vectors.txt",
-        "partition_file": None,
-        "parts": [{"init_args": part}],
-    }
     Path("vectors.txt").touch()
-    here = tmp_path / "here"
-    assert with_absolute_paths(data) == {
-        "source": "ylecun/mnist",
-        "embeddings": f"{here}/vectors.txt",
-        "partition_file": None,
-        "parts": [{"init_args": {"source": f"{here}/pictures", "labels": "pictures"}}],
+    here, unchanged = tmp_path / "here", {"source": "ylecun/mnist", "embeddings": "~/x", "partition_file": None}
+    part = {"source": "pictures", "labels": "pictures", "embeddings": "vectors.txt"}
+    assert with_absolute_paths(unchanged | {"parts": [{"init_args": part}]}) == unchanged | {
+        "parts": [
+            {"init_args": part | {"source": f"{here}/pictures", "embeddings": f"{here}/vectors.txt"}},
+        ],
     }
-    assert with_absolute_paths({"source": "~/x", "embeddings": "~/x"}) == {"source": "~/x", "embeddings": "~/x"}
-
-
-def test_a_configuration_for_workers_has_absolute_paths_of_loggers_too(tmp_path: Path):
     loggers = [{"init_args": {"save_dir": "logs", "name": "logs"}}, {"init_args": {"save_dir": "s3://bucket/logs"}}]
     config = {"name": "a", "data": {"source": "ylecun/mnist"}, "tracking": {"wandb": None, "loggers": loggers}}
-    here = [{"init_args": {"save_dir": f"{tmp_path}/here/logs", "name": "logs"}}, loggers[1]]
-    assert valid_anywhere(config) == config | {"tracking": {"wandb": None, "loggers": here}}
+    of_workers = [{"init_args": {"save_dir": f"{here}/logs", "name": "logs"}}, loggers[1]]
+    assert valid_anywhere(config) == config | {"tracking": {"wandb": None, "loggers": of_workers}}
     assert valid_anywhere({"name": "a"}) == {"name": "a"}
-
-
-def test_run_directory_of_several_seeds_is_refused_as_a_partition(capsys: pytest.CaptureFixture[str]):
-    run("first", "--seeds", "[0, 1]", "--rounds", "1")
-    with pytest.raises(InputError, match="give one of its seeds: seed-0, seed-1"):
-        load_run("first")
-    assert main(["run", "--config", "own.yaml", "--data.partition_file", "first"]) == 2
-    assert "first/partition.npz; a run saves its own" in capsys.readouterr().err
-    assert used(run("again", "--data.partition_file", "first/seed-1")) == used(Path("first/seed-1"))

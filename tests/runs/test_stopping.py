@@ -1,7 +1,5 @@
 """Tests early stopping of runs."""
 
-import re
-
 import pytest
 
 from lit_cfl.compare.comparison import require_target
@@ -73,17 +71,6 @@ def test_a_score_is_followed_in_its_own_direction():
     assert (stops(errors, StopRule(target=2.0)), stops(gains, StopRule(target=2.0))) == (2, 1)
 
 
-def test_the_metric_of_another_task_is_refused_with_the_existing_ones():
-    message = r"cannot choose by 'val/weighted_accuracy' .*give one of val/weighted_mae, .*val/global_mae, train"
-    with pytest.raises(InputError, match=message):
-        StopRule("val/weighted_accuracy").metric_of((Score("mae", higher_is_better=False),))
-
-
-def test_a_metric_that_the_run_does_not_report_is_refused():
-    with pytest.raises(InputError, match="'val/global_accuracy', which this algorithm and data do not report"):
-        StopRule("val/global_accuracy", patience=2).reason([{"val/loss": 0.5, "val/global_accuracy": None}], 0)
-
-
 def test_rounds_in_which_a_score_of_sets_is_undefined_are_waited_for():
     scores = (SetScore("r2", function=lambda outputs, labels: 0.5),)
     blank = {"val/loss": 0.5, "val/weighted_r2": None, "val/undefined_r2": 1}
@@ -91,7 +78,7 @@ def test_rounds_in_which_a_score_of_sets_is_undefined_are_waited_for():
     rule = StopRule("val/weighted_r2", patience=1)
     assert [rule.reason(rows[:n], 0, scores) is not None for n in range(1, 5)] == [False, False, False, True]
     with pytest.raises(InputError, match="do not report"):
-        rule.reason([blank | {"val/undefined_r2": 0}], 0, scores)
+        rule.reason([blank | {"val/undefined_r2": 0}], 0, scores)  # nothing but the score itself is blank
 
 
 def test_rounds_in_which_nobody_was_scored_or_trained_are_waited_for():
@@ -104,32 +91,34 @@ def test_rounds_in_which_nobody_was_scored_or_trained_are_waited_for():
     assert stops_at(StopRule("train/loss", target=0.5), rows) == 2
 
 
-@pytest.mark.parametrize("metric", [None, "val/mean_accuracy", "val/global_accuracy"])
+NAMED = (*named_scores(["f1", "auroc"]), Score("within", is_share=True))
+
+
 @pytest.mark.parametrize("target", [90.0, 0.0, -1.0])
-def test_a_target_that_no_accuracy_reaches_is_refused(metric: str | None, target: float):
-    with pytest.raises(InputError, match=rf"stop\.target is {target:g}, but val/\w+_accuracy is a share"):
-        StopRule(metric, target=target).metric_of(CLASSIFIER)
+@pytest.mark.parametrize(
+    ("metric", "scores"),
+    [
+        (None, CLASSIFIER),
+        ("val/mean_accuracy", CLASSIFIER),
+        ("val/global_accuracy", CLASSIFIER),
+        (None, NAMED),
+        ("val/worst10_auroc", NAMED),
+        ("val/mean_within", NAMED),
+    ],
+)
+def test_a_target_that_no_share_reaches_is_refused(metric: str | None, scores: tuple[Score, ...], target: float):
+    with pytest.raises(InputError, match=rf"stop\.target is {target:g}, but val/\w+ is a share"):
+        StopRule(metric, target=target).metric_of(scores)
 
 
-def test_a_target_in_percent_of_a_named_score_is_refused():
-    scores = named_scores(["f1", "f1_3", "auroc"])
-    for metric in (None, "val/mean_f1_3", "val/worst10_auroc"):
-        with pytest.raises(
-            InputError, match=r"stop\.target is 90, but val/\w+ is a share; give a number above 0 and at"
-        ):
-            StopRule(metric, target=90.0).metric_of(scores)
-    with pytest.raises(InputError, match="--target is 90; it is a test F1, so give"):
-        require_target(90.0, scores[0])
-    own = (SetScore("f1", function=lambda outputs, labels: 90.0), Score("within", is_share=True))
-    assert StopRule(target=90.0).metric_of(own) == "val/weighted_f1"
-    with pytest.raises(InputError, match=r"stop\.target is 90, but val/mean_within is a share"):
-        StopRule("val/mean_within", target=90.0).metric_of(own)
-
-
-def test_a_spread_a_loss_and_an_error_have_other_targets():
+def test_a_spread_a_loss_an_error_and_an_unknown_score_have_other_targets():
+    own = (SetScore("f1", function=lambda outputs, labels: 90.0),)  # a user's, under a name of ours
     assert StopRule("val/std_accuracy", target=0.0).metric_of(CLASSIFIER) == "val/std_accuracy"
     assert StopRule("val/loss", target=90.0).metric_of(CLASSIFIER) == "val/loss"
     assert StopRule(target=90.0).metric_of((Score("mae", higher_is_better=False),)) == "val/weighted_mae"
+    assert StopRule(target=90.0).metric_of(own) == "val/weighted_f1"
+    with pytest.raises(InputError, match="--target is 90"):
+        require_target(90.0, NAMED[0])
 
 
 def test_time_is_up_after_the_minutes():
@@ -139,36 +128,14 @@ def test_time_is_up_after_the_minutes():
     assert StopRule().reason(history(0.5), seconds=1e9) is None
 
 
-def test_reason_says_what_happened():
-    assert StopRule(target=0.8).reason(history(0.9), 0) == "val/weighted_accuracy reached 0.8"
-    expected = "val/weighted_accuracy has not improved in 1 evaluations"
-    assert StopRule(patience=1).reason(history(0.9, 0.8), 0) == expected
-
-
-def test_test_data_cannot_choose():
-    with pytest.raises(InputError, match=r"'test/loss' cannot be a criterion.*use val/loss"):
-        StopRule("test/loss")
-
-
-def test_misspelt_metric_is_refused_with_the_nearest():
-    with pytest.raises(
-        InputError, match=re.escape("cannot choose by 'val/wieghted_accuracy' (did you mean val/weighted")
-    ):
-        StopRule("val/wieghted_accuracy").metric_of(CLASSIFIER)
-
-
-@pytest.mark.parametrize("metric", ["round", "clusters/ari", "time/elapsed_seconds", ""])
-def test_other_columns_cannot_choose(metric: str):
-    with pytest.raises(InputError, match=r"val/weighted_accuracy, .*train/loss"):
+@pytest.mark.parametrize("metric", ["test/loss", "round", "clusters/ari", "time/elapsed_seconds", ""])
+def test_test_data_and_other_columns_cannot_choose(metric: str):
+    with pytest.raises(InputError, match="val/"):
         require_choosable(metric)
 
 
-def test_no_test_metric_is_among_the_choosable():
+def test_the_metrics_that_can_choose_are_those_of_the_task_and_none_of_test_data():
     assert {"val/weighted_accuracy", "val/loss", "train/loss"} <= set(choosable_columns(CLASSIFIER))
     assert not [metric for metric in choosable_columns(CLASSIFIER) if "test" in metric]
-
-
-@pytest.mark.parametrize("patience", [0, -3])
-def test_patience_below_one_is_refused(patience: int):
-    with pytest.raises(InputError, match=f"stop.patience is {patience}; give 1 or more, or null"):
-        StopRule(patience=patience)
+    with pytest.raises(InputError, match=r"'val/weighted_accuracy' .*val/weighted_mae, .*val/global_mae, train"):
+        StopRule("val/weighted_accuracy").metric_of((Score("mae", higher_is_better=False),))
