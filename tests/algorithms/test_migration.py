@@ -102,8 +102,8 @@ def test_client_that_lost_its_data_is_detected_stays_and_is_tried_again():
     assert state.reference[0].tolist() == [0, 10]
 
 
-def test_client_that_was_not_there_at_the_start_is_compared_with_its_first_data():
-    state, _ = MIG.place(begin(MIG, clients(0, 1, 2)), ids(3), clients(), rng())
+def test_clients_that_were_not_there_at_the_start_are_compared_with_their_first_data():
+    state, _ = MIG.place(begin(MIG, clients(0)), ids(3, 1, 2), clients(), rng())
     state, info = MIG.round(state, ids(1), clients(), rng())
     assert info.scores["shift/detected"] == 0
     assert state.sizes.tolist() == [6, 4, 8, 10]

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from lit_cfl.algorithms import FLHC, FLUX, IFCA, PACFL, Algorithm, FedDrift, FedGroup, FeSEM, StoCFL
+from lit_cfl.testing import QuadraticWork
 
 SIDES = [(3.0, 1.0), (-2.0, 4.0), (4.0, 1.5), (-1.0, 5.0), (5.0, 1.0), (2.0, -1.0), (-3.0, 4.0), (1.0, 6.0)]
 NEWCOMERS = ids(7, 5, 6)  # a cycle, so that no order is its own inverse
@@ -65,17 +66,21 @@ def test_similarities_are_cosines_of_the_clients_updates(algorithm: Algorithm):
     assert_close(info.similarity.matrix, cosines(updates, updates))
 
 
-def test_similarities_of_pacfl_are_cosines_of_the_mean_angle():
-    def plane(degrees: float) -> Tensor:
-        angle = torch.tensor(degrees).double().deg2rad()
-        return torch.tensor([[1, 0, 0], [0, angle.cos(), angle.sin()]])
+@pytest.mark.parametrize(("kind", "vectors"), [("smallest", 1), ("sum", 2)])
+def test_similarities_of_pacfl_are_cosines_of_the_mean_angle(kind: str, vectors: int):
+    """The clients' planes share a line, or each client has only the other line."""
 
-    bases = torch.stack([plane(degrees) for degrees in (0.0, 30.0, 75.0)])
-    apart = torch.tensor([[0, 30, 75], [30, 0, 45], [75, 45, 0]]).double()
-    for kind, shown in (("smallest", 0 * apart), ("sum", apart / 2)):  # each pair shares a line: one angle is 0
-        algorithm = PACFL(angles=kind, num_vectors=2)
-        angles = algorithm.angles_between(bases, bases)
-        assert_close(algorithm._cosines(angles, bases), shown.deg2rad().cos(), atol=1e-6, rtol=0)
+    class Planes(QuadraticWork):
+        def _statistic(self, function, client, more):
+            return function(torch.stack([self.centers[client], 9 * f64(1, 0, 0)][:vectors]), None)
+
+    degrees = f64(0, 30, 75)
+    rows = torch.stack([0 * degrees, degrees.deg2rad().cos(), degrees.deg2rad().sin()], 1)
+    work = Planes(rows, ids(1, 2, 3), 0.5)
+    _, info = PACFL(angles=kind, num_vectors=vectors).init(work, rng())
+    apart = (degrees[:, None] - degrees).abs() / vectors
+    assert info.similarity.clients.tolist() == [0, 1, 2]
+    assert_close(info.similarity.matrix, apart.deg2rad().cos(), atol=1e-6, rtol=0)
 
 
 def test_similarities_of_flux_are_cosines_of_descriptors_around_their_mean():
