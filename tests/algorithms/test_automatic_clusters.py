@@ -68,6 +68,10 @@ def test_fedem_decides_from_both_halves_of_its_clients_data_which_costs_two_mode
     assert auto.costs.steps - fixed.costs.steps == 68 * 3
 
 
+def test_fedem_has_one_model_for_a_single_client():
+    assert len(after(FedEM("auto"), corners(1, clients=1))[0]) == 1
+
+
 def test_fedem_counts_components_of_clients_that_form_no_clusters():
     shares = torch.rand(60, 3, generator=torch.Generator().manual_seed(5), dtype=torch.float64).square()
     shares /= shares.sum(1, keepdim=True)

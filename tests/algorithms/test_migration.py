@@ -186,6 +186,13 @@ def test_features_see_inputs_that_move_for_every_client():
     assert rows(info) == []
 
 
+def test_clients_that_were_not_there_at_the_start_have_no_reference_of_features_until_they_are_compared():
+    state, _ = FEATURES.place(begin(FEATURES, at(0.0), 0.0, 9.0), ids(2, 1), at(0.0, 9.0, 1.0), rng())
+    state, info = FEATURES.round(state, ids(0), at(0.0, 9.0, 1.0), rng())
+    assert info.scores["shift/detected"] == 0
+    assert state.reference[:, 0].tolist() == [0.0, 9.0, 1.0]
+
+
 def test_features_that_moved_by_exactly_the_threshold_have_not_drifted():
     state = replace(placed(FEATURES, [0.0, 9.0]), reference=f64([3.0, 2.0]))  # |0 - 3| / sqrt((0 + 2) / 2)
     for threshold, detected in ((3.0, 0), (2.999, 1)):

@@ -148,6 +148,21 @@ def test_cluster_is_represented_by_all_its_members():  # C21
     assert partition(state) == {frozenset({0, 1, 2}), frozenset({3})}
 
 
+def test_variants_may_represent_clusters_by_their_clients_of_the_round():
+    given = []
+
+    class Listening(StoCFL):
+        def represent(self, state: StoCFLState, clusters: Tensor, clients: Tensor, place: Tensor) -> Tensor:
+            given.append([rows.tolist() for rows in (clusters, clients, place)])
+            return super().represent(state, clusters, clients, place)
+
+    ran(Listening(tau=0.9, psi="gradient"), at_degrees(0, 90, 2, 180, 92), ids(0, 1, 3), ids(4, 1, 2, 0))
+    assert given == [[[], [], []], [[0, 1], [0, 1], [0, 1]]]
+    given.clear()
+    ran(Listening(tau=0.9, psi="gradient"), at_degrees(0, 90, 2, 180, 92), torch.arange(5), ids(4, 2, 3))
+    assert given[1] == [[0, 1, 2], [2, 3, 4], [0, 2, 1]]
+
+
 def test_omega_is_the_mean_of_models_that_trained_from_omega(two_sides: QuadraticWork):  # check 22, C2
     w0, c = two_sides.initial(0), two_sides.centers[[2, 5]]
     local = c + 0.75**3 * (w0 - c)
