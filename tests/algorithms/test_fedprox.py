@@ -75,3 +75,4 @@ def test_a_share_of_stragglers_that_is_rounded_to_none_is_noted():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert lengths(FedProx(stragglers=0.2, straggler_work="drop"), 4).count(0) == 1
+        FedProx(stragglers=0.1).budget(torch.arange(4), quadratic_clients(4).at(1), rng())  # only in the first round

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lit_cfl.algorithms.fesem import FeSEM, FeSEMState
+from lit_cfl.errors import InputError
 from lit_cfl.local_work import Fitted
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.testing import QuadraticWork
@@ -128,3 +129,10 @@ def test_newcomer_starts_from_the_clusters_that_have_members_and_warm_clients_ar
     assert kept(placed)[2] == ((0.5 + 9.5) / 2 + 8) / 2
     assert placed.index.tolist() == [0, 1, 1]
     assert (info.down, info.up) == (1, 1)
+
+
+def test_more_clusters_than_clients_with_data_are_refused():
+    work = clients_at(0.0, 1.0, 2.0, sizes=(1, 0, 4))
+    FeSEM(2).check(work)
+    with pytest.raises(InputError, match=r"num_clusters is 3, .* 2 clients"):
+        FeSEM(3).check(work)
