@@ -148,6 +148,7 @@ def test_nobody_trains_twice_on_the_same_batches_of_a_round(kind: type[Algorithm
         state, _ = algorithm.round(state, torch.arange(9), work.at(round), generator(3, "round", round))
     assert ("train", 0) in {(purpose, client) for _, purpose, client, _ in trained}
     assert len(trained) == len(set(trained))
+    assert sum((number, client) == (2, 0) for number, _, client, _ in trained) == algorithm.models_per_client
 
 
 @pytest.mark.parametrize("kind", ALL)

@@ -82,6 +82,10 @@ def test_clients_at_known_angles_become_the_clusters_of_the_threshold(threshold,
     assert notices == [] if noted is None else noted in notices[0]
 
 
+def test_a_single_client_is_a_cluster():
+    assert begin(PACFL(), directions(30)).index.tolist() == [0]
+
+
 def test_vectors_are_sent_once_and_each_round_costs_a_model_each_way():
     work = directions(0, 50, 6, 58, 3, 52)
     state, info = PACFL().init(work, rng())
