@@ -10,72 +10,33 @@ from typing import Any
 
 import pytest
 import torch
+from few_rounds import ALL, SPLITS
 from hub import fresh_caches
 from kinds import KINDS, built, experiment_on, place, reloaded, score
 
-from lit_cfl.algorithms import (
-    CFL,
-    FLHC,
-    FLUX,
-    IFCA,
-    PACFL,
-    AdaCFL,
-    Algorithm,
-    Ditto,
-    FedAvg,
-    FedDrift,
-    FedEM,
-    FedGroup,
-    FedGrouProx,
-    FedProx,
-    FeSEM,
-    FlexCFL,
-    LayerCFL,
-    Local,
-    Oracle,
-    StoCFL,
-)
+from lit_cfl.algorithms import FLHC, PACFL, FedAvg, FedGroup, FedProx, Local
 from lit_cfl.datamodules import Digits, FederatedDataModule
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import LocalTraining
 from lit_cfl.local_work import Budget
 
-SPLITS = {"eps1": 100.0, "eps2": 0.0, "warmup_rounds": 0}  # splits whenever a cluster has three clients
 FEW: dict[str, Any] = {"num_clusters": 2, "pretrain_scale": 1, "pretrain": Budget(1)}
-ALGORITHMS: dict[str, Algorithm] = {
-    "AdaCFL": AdaCFL(**SPLITS),
-    "CFL": CFL(**SPLITS),
-    "Ditto": Ditto(),
-    "FLHC": FLHC(warmup_rounds=1, num_clusters=2),
-    "FLUX": FLUX(warmup_rounds=1, num_clusters=2),
-    "FeSEM": FeSEM(num_clusters=2),
-    "FedAvg": FedAvg(),
-    "FedDrift": FedDrift(),
-    "FedEM": FedEM(num_clusters=2),
-    "FedGrouProx": FedGrouProx(**FEW),
-    "FedGroup": FedGroup(**FEW),
-    "FedProx": FedProx(),
-    "FlexCFL": FlexCFL(**FEW),
-    "IFCA": IFCA(num_clusters=2),
-    "LayerCFL": LayerCFL(**SPLITS, layers=["fc1"]),
-    "Local": Local(),
-    "Oracle": Oracle(),
-    "PACFL": PACFL(),
-    "StoCFL": StoCFL(),
+OPTIONS: dict[str, dict[str, Any]] = {
+    "AdaCFL": SPLITS,
+    "CFL": SPLITS,
+    "LayerCFL": {**SPLITS, "layers": ["fc1"]},
+    "FLHC": {"warmup_rounds": 1, "num_clusters": 2},
+    "FLUX": {"warmup_rounds": 1, "num_clusters": 2},
+    "FeSEM": {"num_clusters": 2},
+    "FedEM": {"num_clusters": 2},
+    "IFCA": {"num_clusters": 2},
+    "FedGroup": FEW,
+    "FedGrouProx": FEW,
+    "FlexCFL": FEW,
 }
-CHOSEN = (
-    "digits",
-    "table",
-    "numbers",
-    "several labels",
-    "sequences",
-    "photos",
-    "tweets",
-    "word vectors",
-    "hub several labels",
-    "hybrid",
-    "mixture",
-)
+ALGORITHMS = {kind.__name__: kind(**OPTIONS.get(kind.__name__, {})) for kind in ALL}
+CHOSEN = ("digits", "table", "numbers", "several labels", "sequences", "photos", "tweets", "word vectors")
+CHOSEN += ("hub several labels", "hybrid", "mixture")
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import json
 import re
 import warnings
 from dataclasses import replace
-from itertools import product
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from lit_cfl.errors import InputError, Notice
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.testing import QuadraticWork, check_algorithm
 
-ALL = [FedGroup(), FedGrouProx(), FlexCFL(), IFCA(), FeSEM(), FLHC(0)]
+ALL = [kind(num_clusters="auto") for kind in (FedGroup, FedGrouProx, FlexCFL, IFCA, FeSEM, partial(FLHC, 0))]
 
 
 def corners(number: int, clients: int = 36) -> QuadraticWork:
@@ -39,15 +39,11 @@ def after(algorithm: Algorithm, work: QuadraticWork) -> tuple[Tensor, object]:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("number", "algorithm"), list(product([1, 3], ALL)))
-def test_as_many_models_as_clients_have_centres(algorithm: Algorithm, number: int):
-    assert len(after(replace(algorithm, num_clusters="auto"), corners(number))[0]) == number
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("algorithm", [FedGroup(), IFCA(), FLHC(0), FedEM()], ids=["FedGroup", "IFCA", "FLHC", "FedEM"])
-def test_contract_is_kept(algorithm: Algorithm):
-    check_algorithm(replace(algorithm, num_clusters="auto"))
+@pytest.mark.parametrize("algorithm", [*ALL, FedEM("auto")], ids=repr)
+def test_contract_is_kept_and_there_are_as_many_models_as_clients_have_centres(algorithm: Algorithm):
+    check_algorithm(algorithm)
+    for number in (1, 3) if algorithm in ALL else ():  # FedEM counts mixture components, as tested below
+        assert len(after(algorithm, corners(number))[0]) == number
 
 
 @pytest.mark.parametrize("algorithm", [FedGroup(), IFCA(), FeSEM()], ids=lambda one: type(one).__name__)
@@ -70,6 +66,10 @@ def test_fedem_decides_from_both_halves_of_its_clients_data_which_costs_two_mode
     _, info = FedEM("auto").init(auto, rng())
     assert (info.down - expected.down, info.up - expected.up) == (34, 68)
     assert auto.costs.steps - fixed.costs.steps == 68 * 3
+
+
+def test_fedem_has_one_model_for_a_single_client():
+    assert len(after(FedEM("auto"), corners(1, clients=1))[0]) == 1
 
 
 def test_fedem_counts_components_of_clients_that_form_no_clusters():
@@ -101,63 +101,47 @@ def test_flhc_decides_from_the_updates_that_it_clusters_and_so_costs_nothing():
     assert view.costs.steps == 0
 
 
-def test_max_clusters_is_the_most_that_is_decided_on():
-    assert len(after(IFCA("auto", max_clusters=2), corners(2))[0]) == 2
-    assert len(after(IFCA("auto", max_clusters=1), corners(2))[0]) == 1
+@pytest.mark.parametrize(
+    ("algorithm", "work", "number", "reason"),
+    [
+        (IFCA("auto"), corners(2), "2 clusters", r"up to 9 \(a quarter of the clients\)"),
+        (IFCA("auto", max_clusters=2), corners(2), "2 clusters", r"up to 2 \(max_clusters\) .* there may be more"),
+        (IFCA("auto", max_clusters=1), corners(2), "1 cluster", "max_clusters is 1"),
+        (FLHC(0, num_clusters="auto"), corners(1), "1 cluster", "with 2 to 9 clusters"),
+        (FedGroup("auto"), corners(2, clients=7), "1 cluster", "needs 8 clients, and there are 7"),
+        (FedEM("auto"), corners(1), "6 models", "6 mixture components and 1 cluster"),
+    ],
+)
+def test_the_chosen_number_and_its_reason_are_reported_once(algorithm: Algorithm, work, number: str, reason: str):
+    with pytest.warns(Notice) as notices:
+        models, _ = after(algorithm, work)
+    found = [str(notice.message) for notice in notices if "auto" in str(notice.message)]
+    assert len(found) == 1
+    assert re.match(f"num_clusters: auto of {type(algorithm).__name__} chose {number}: .*{reason}", found[0]), found
+    assert len(models) == int(number.split()[0])
+
+
+def test_a_given_number_is_left_alone_and_not_reported():
+    work = corners(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Notice)
+        assert len(IFCA(5).init(work, rng())[0].models) == 5
+    assert work.costs.steps == 0
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "work", "line"),
+    ("kind", "options", "words"),
     [
-        (
-            IFCA("auto"),
-            corners(2),
-            "2 clusters: the largest number up to 9 (a quarter of the clients) with which the clusters of one half",
-        ),
-        (
-            IFCA("auto", max_clusters=2),
-            corners(2),
-            "2 clusters: the largest number up to 2 (max_clusters) with which the clusters of one half of the 36 "
-            "clients agree with those of the other half; since it is the limit, there may be more clusters",
-        ),
-        (FLHC(0, num_clusters="auto"), corners(1), "1 cluster: with 2 to 9 clusters, those of one half of the 36"),
-        (FedGroup("auto"), corners(2, clients=7), "1 cluster: more than one cluster needs 8 clients, and there are 7"),
-        (FeSEM("auto", max_clusters=1), corners(2), "1 cluster: max_clusters is 1"),
-        (
-            FedEM("auto"),
-            corners(1),
-            "6 models: the updates of 36 clients have 6 mixture components and 1 cluster",
-        ),
+        (FedGroup, {"num_clusters": "many"}, "num_clusters is 'many'"),
+        (FedEM, {"num_clusters": "many"}, "num_clusters is 'many'"),
+        (FLHC, {"max_clusters": 0}, "max_clusters is 0"),
+        (FLHC, {"num_clusters": "auto", "threshold": 2}, "num_clusters is auto and threshold 2"),
+        *((kind, {"num_clusters": 0}, "num_clusters is 0") for kind in (IFCA, FeSEM, FLHC, FLUX, FedEM)),
     ],
 )
-def test_the_chosen_number_and_its_reason_are_reported_once(algorithm: Algorithm, work: QuadraticWork, line: str):
-    with pytest.warns(Notice) as notices:
-        after(algorithm, work)
-    found = [str(notice.message) for notice in notices if "auto" in str(notice.message)]
-    assert len(found) == 1
-    assert found[0].startswith(f"num_clusters: auto of {type(algorithm).__name__} chose {line}")
-
-
-def test_a_given_number_is_not_reported():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", Notice)
-        after(IFCA(2), corners(2))
-
-
-def test_a_number_is_left_alone_and_others_are_refused():
-    work = corners(2)
-    assert len(IFCA(5).init(work, rng())[0].models) == 5
-    assert work.costs.steps == 0
-    with pytest.raises(InputError, match="num_clusters is 'many'; give a whole number, or auto"):
-        FedGroup("many")
-    with pytest.raises(InputError, match="max_clusters is 0; it must be 1 or more"):
-        FLHC(max_clusters=0)
-    with pytest.raises(InputError, match="num_clusters is 'many'; give a whole number, or auto"):
-        FedEM("many")
-    with pytest.raises(InputError, match="num_clusters is 0"):
-        FeSEM(0)
-    with pytest.raises(InputError, match="num_clusters is auto and threshold 2"):
-        FLHC(num_clusters="auto", threshold=2)
+def test_impossible_numbers_are_refused(kind: type, options: dict, words: str):
+    with pytest.raises(InputError, match=words):
+        kind(**options)
 
 
 def test_without_data_nobody_decides():

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_contract import ALL
+from few_rounds import ALL
 from torch import Tensor
 from torch.testing import assert_close
 

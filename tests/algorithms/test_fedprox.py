@@ -4,56 +4,44 @@ import warnings
 
 import pytest
 import torch
+from few_rounds import begin, last, run
 from quadratic import ids, quadratic_clients, rng
-from test_fedavg import train
 from torch.testing import assert_close
 
 from lit_cfl.algorithms import FedAvg, FedProx
 from lit_cfl.errors import InputError, Notice
-from lit_cfl.local_work import Budget
-from lit_cfl.testing import check_algorithm
 
 
-def test_fedprox_without_pull_is_fedavg():
-    work, cohorts = quadratic_clients(5), [ids(0, 3), ids(1, 2, 4), ids(0, 4)]
-    assert torch.equal(train(FedProx(mu=0), work, cohorts)[-1], train(FedAvg(), work, cohorts)[-1])
-
-
-def test_fedprox_local_solution():
+def test_local_solution_lies_between_the_client_and_the_start():
     work = quadratic_clients(2, steps=500)
-    before, after = train(FedProx(mu=1.5), work, [ids(1)])
-    assert_close(after, (work.centers[1] + 1.5 * before) / 2.5)
+    before, after = begin(FedProx(), work).models, last(FedProx(mu=1.5), work, [ids(1)]).models
+    assert_close(after[0], (work.centers[1] + 1.5 * before[0]) / 2.5)
 
 
-def test_fedprox_has_the_fixed_point_of_fedavg_for_equal_curvature():
+def test_fixed_point_is_that_of_fedavg_for_equal_curvature():
     work, everyone = quadratic_clients(5), [torch.arange(5)] * 300
-    assert_close(train(FedProx(mu=0.7), work, everyone)[-1], train(FedAvg(), work, everyone)[-1])
+    assert_close(last(FedProx(mu=0.7), work, everyone).models, last(FedAvg(), work, everyone).models)
 
 
 @pytest.mark.parametrize("steps", [1, 4])
 def test_larger_pull_gives_smaller_discrepancy_from_two_steps_on(steps: int):
     work, found = quadratic_clients(6, steps=steps), []
     for mu in (0.0, 0.5, 2.0):
-        state, _ = FedProx(mu=mu).init(work, rng())
-        _, info = FedProx(mu=mu).round(state, torch.arange(6), work, rng())
+        ((_, info),) = run(FedProx(mu=mu), work, [torch.arange(6)])
         found.append(info.scores["train/discrepancy"])
     assert found == (pytest.approx([found[0]] * 3) if steps == 1 else sorted(set(found), reverse=True))
 
 
-def test_negative_pull_is_refused():
-    with pytest.raises(InputError, match=r"mu is -1.0"):
-        FedProx(mu=-1.0)
-
-
-@pytest.mark.parametrize("work", ["partial", "drop"])
-def test_stragglers_keep_the_contract(work: str):
-    check_algorithm(FedProx(stragglers=0.5, straggler_work=work))
+@pytest.mark.parametrize(
+    ("name", "value"), [("mu", -1.0), ("stragglers", -0.1), ("stragglers", 1.5), ("stragglers", float("nan"))]
+)
+def test_impossible_options_are_refused(name: str, value: float):
+    with pytest.raises(InputError, match=f"{name} is {value}"):
+        FedProx(**{name: value})
 
 
 def lengths(algorithm: FedProx, clients: int, seed: int = 0, steps: int = 10) -> list[int]:
-    work = quadratic_clients(clients, steps=steps)
-    budget = algorithm.budget(torch.arange(clients), work, rng(seed))
-    assert isinstance(budget, Budget)
+    budget = algorithm.budget(torch.arange(clients), quadratic_clients(clients, steps=steps), rng(seed))
     assert budget.unit == "epochs"
     return budget.length.tolist()
 
@@ -68,35 +56,23 @@ def test_a_share_of_the_cohort_are_stragglers(share: float, slow: int):
 def test_partial_work_is_between_one_epoch_and_one_less_than_all():
     drawn = {length for seed in range(60) for length in lengths(FedProx(stragglers=1.0), 20, seed, steps=4)}
     assert drawn == {1, 2, 3}
-
-
-def test_straggler_with_a_single_epoch_does_that():
-    assert lengths(FedProx(stragglers=1.0), 5, steps=1) == [1] * 5
+    assert lengths(FedProx(stragglers=1.0), 5, steps=1) == [1] * 5  # of a single epoch, all
 
 
 def test_dropped_clients_count_nothing_in_the_mean():
     work, algorithm = quadratic_clients(4), FedProx(mu=0, stragglers=0.5, straggler_work="drop")
-    everyone = torch.arange(4)
-    kept = everyone[algorithm.budget(everyone, work, rng()).length > 0]
-    before, after = train(algorithm, work, [everyone])
-    local = (work.centers + 0.75**3 * (before - work.centers))[kept]
+    kept = algorithm.budget(torch.arange(4), work, rng()).length > 0
+    local = (work.centers + 0.75**3 * (begin(algorithm, work).models - work.centers))[kept]
+    ((after, info),) = run(algorithm, work, [torch.arange(4)])
     weights = work.num_examples[kept].double()
-    assert_close(after, weights @ local / weights.sum())
-    _, info = algorithm.round(algorithm.init(work, rng())[0], everyone, work, rng())
+    assert_close(after.models[0], weights @ local / weights.sum())
     assert (info.down, info.up, info.skipped) == (4, 2, 2)
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.5, float("nan")])
-def test_impossible_share_is_refused(share: float):
-    with pytest.raises(InputError, match="stragglers is"):
-        FedProx(stragglers=share)
-
-
 def test_a_share_of_stragglers_that_is_rounded_to_none_is_noted():
-    with pytest.warns(
-        Notice, match=r"stragglers is 0\.1, which of 4 clients is rounded to no client; raise stragglers"
-    ):
+    with pytest.warns(Notice, match=r"stragglers is 0\.1"):
         assert lengths(FedProx(stragglers=0.1, straggler_work="drop"), 4).count(0) == 0
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert lengths(FedProx(stragglers=0.2, straggler_work="drop"), 4).count(0) == 1
+        FedProx(stragglers=0.1).budget(torch.arange(4), quadratic_clients(4).at(1), rng())  # only in the first round

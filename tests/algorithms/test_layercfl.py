@@ -1,53 +1,44 @@
-"""Tests LayerCFL on quadratic clients (docs/ground_truth.md, check 23; C33)."""
+"""Tests LayerCFL on quadratic clients (docs/ground_truth.md, check 23; C33), and by which layers newcomers go."""
 
 import warnings
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from digits_experiment import digits
-from quadratic import ids, rng
-from test_cfl import BY_HAND, CORNERS, begun, opposite, rounds, work_of
-from torch import Tensor
+from few_rounds import SPLITS, begin
+from few_rounds import run as run_rounds
+from quadratic import Clients, clients_at, f64, rng
 from torch.testing import assert_close
 
-from lit_cfl.algorithms import CFL, LayerCFL
+from lit_cfl.algorithms import CFL, AdaCFL, Info, LayerCFL
+from lit_cfl.algorithms.splits import SplitState
 from lit_cfl.clustering import distances, separation_gap
 from lit_cfl.errors import InputError
 from lit_cfl.runs.run import run
 from lit_cfl.storage.csv_log import read_table
-from lit_cfl.testing import QuadraticWork
 
-ALWAYS = LayerCFL(eps1=100.0, eps2=0.0, warmup_rounds=0)  # splits whenever a cluster has three clients
+ALWAYS = LayerCFL(**SPLITS)
 LAYERS = {"conv1": 2, "conv2": 2, "fc1": 2}
 # clusters that each layer suggests
 PAIRS = {"conv1": [0, 0, 1, 1, 0, 1], "conv2": [0, 1, 0, 1, 1, 0], "fc1": [0, 1, 1, 0, 0, 1]}
+DISTANCES = ("l2", "delta_l2", "cos", "delta_cos")
 
 
-def layered(strength: dict[str, float], **options: object) -> QuadraticWork:
+def layered(strength: dict[str, float], **options: object) -> Clients:
     """Makes six clients, which each layer separates in a different way (`PAIRS`) and with the given strength."""
     sides = torch.stack([1.0 - 2.0 * torch.tensor(PAIRS[layer]) for layer in LAYERS for _ in range(2)], 1).double()
     scale = torch.tensor([strength.get(layer, 0.0) for layer in LAYERS for _ in range(2)]).double()
-    noise = 0.3 * torch.randn(6, 6, generator=rng(4), dtype=torch.float64)
-    return work_of(scale * sides + noise, ids(2, 3, 1, 4, 2, 5), layers=LAYERS, **options)
+    rows = scale * sides + 0.3 * torch.randn(6, 6, generator=rng(4), dtype=torch.float64)
+    return clients_at(*rows.tolist(), sizes=(2, 3, 1, 4, 2, 5), start=0.0, layers=LAYERS, **options)
 
 
-def split(algorithm: CFL, work: QuadraticWork):
-    d = work.centers.shape[1]
-    return algorithm.round(begun(algorithm, work, *[0.0] * d), work.population, work, rng())
-
-
-def test_all_layers_and_cosines_of_updates_are_cfl():  # check 23
-    layered_form = LayerCFL(eps1=0.3, eps2=0.5, warmup_rounds=0, layers=["*"], distance="delta_cos")
-    start = begun(BY_HAND, work_of(), 2, 0)
-    ours, cfl = (list(rounds(algorithm, work_of(), start)) for algorithm in (layered_form, BY_HAND))
-    assert len(cfl[-1][0].models) == 4
-    for (a, informed), (b, expected) in zip(ours, cfl, strict=True):
-        for f in fields(a):
-            x, y = getattr(a, f.name), getattr(b, f.name)
-            assert torch.equal(x, y) if isinstance(x, Tensor) else x == y
-        assert torch.equal(informed.clusters["u"].nan_to_num(-1), expected.clusters["u"].nan_to_num(-1))
+def split(algorithm: CFL, work: Clients, *start: float) -> tuple[SplitState, Info]:
+    """Runs a round from this model, or from 0."""
+    state = begin(algorithm, work, list(start) or [0.0] * work.centers.shape[1])
+    ((state, info),) = run_rounds(algorithm, work, [work.population], state)
+    return state, info
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -56,7 +47,7 @@ def test_clients_are_split_by_the_layer_that_is_named(layer: str):
     assert state.index.tolist() == PAIRS[layer]
 
 
-@pytest.mark.parametrize("distance", ["l2", "delta_l2", "cos", "delta_cos"])
+@pytest.mark.parametrize("distance", DISTANCES)
 def test_other_layers_do_not_matter(distance: str):
     algorithm = replace(ALWAYS, layers=["conv2"], distance=distance)
     found = [split(algorithm, layered({"conv2": 4.0, "fc1": other})) for other in (0.0, 90.0)]
@@ -64,26 +55,21 @@ def test_other_layers_do_not_matter(distance: str):
     assert [state.index.tolist() for state, _ in found] == [PAIRS["conv2"]] * 2
 
 
-def test_l2_of_weights_is_l2_of_updates_where_the_start_is_common():
+def test_l2_of_weights_is_l2_of_updates_if_the_start_is_common():
     work = layered({"fc1": 2.0, "conv1": 1.0})
-    weights, updates = (
-        split(replace(ALWAYS, layers=["fc1"], distance=distance), work) for distance in ("l2", "delta_l2")
-    )
+    weights, updates = (split(replace(ALWAYS, layers=["fc1"], distance=each), work) for each in ("l2", "delta_l2"))
     assert torch.equal(weights[0].index, updates[0].index)
     assert_close(weights[1].similarity.matrix, updates[1].similarity.matrix)
     apart = distances(work.centers[:, 4:] / 2, "l2")  # one step covers half of the distance from 0
     assert_close(updates[1].similarity.matrix, 1 - 2 * apart / apart.max())
 
 
-def test_cosines_are_of_weights_or_of_updates():
-    work = work_of(torch.tensor([[3.0, 1], [3, -1], [-1, 0]]).double(), ids(1, 2, 3))
-    start = (1.0, 0.0)  # local models (2, .5), (2, -.5), (0, 0); updates (1, .5), (1, -.5), (-1, 0)
-    found = {}
-    for distance in ("cos", "delta_cos"):
-        algorithm = replace(ALWAYS, layers=["*"], distance=distance)
-        found[distance] = algorithm.round(begun(algorithm, work, *start), work.population, work, rng())[1]
-    assert_close(found["cos"].similarity.matrix[0], torch.tensor([1, 3.75 / 4.25, 0]).double())
-    assert_close(found["delta_cos"].similarity.matrix[0], torch.tensor([1, 0.6, -(0.8**0.5)]).double())
+@pytest.mark.parametrize(("distance", "row"), [("cos", [1, 3.75 / 4.25, 0]), ("delta_cos", [1, 0.6, -(0.8**0.5)])])
+def test_cosines_are_of_weights_or_of_updates(distance: str, row: list[float]):
+    work = clients_at((3.0, 1.0), (3.0, -1.0), (-1.0, 0.0))
+    # from (1, 0): local models (2, .5), (2, -.5), (0, 0); updates (1, .5), (1, -.5), (-1, 0)
+    _, info = split(replace(ALWAYS, layers=["*"], distance=distance), work, 1.0, 0.0)
+    assert_close(info.similarity.matrix[0], f64(*row))
 
 
 @pytest.mark.parametrize(
@@ -98,76 +84,61 @@ def test_cosines_are_of_weights_or_of_updates():
         ("other", {"conv1": 3, "fc1": 4}, ["*"]),
     ],
 )
-def test_skew_chooses_the_layer_as_in_the_paper(skew: str, sizes: dict[str, int], chosen: list[str]):
-    work = work_of(
-        torch.randn(5, 7, generator=rng(2), dtype=torch.float64), ids(1, 2, 3, 4, 5), layers=sizes, skew=skew
-    )
+def test_skew_chooses_the_layer_as_in_the_paper_and_it_is_noted_if_that_is_all(skew: str, sizes: dict, chosen: list):
+    work = clients_at(*torch.randn(5, 7, generator=rng(2)).tolist(), layers=sizes, skew=skew)
     state, info = split(ALWAYS, work)
     assert state.layers == [chosen]
-    named, _ = split(replace(ALWAYS, layers=chosen), work)
-    assert torch.equal(state.index, named.index)
+    assert torch.equal(state.index, split(replace(ALWAYS, layers=chosen), work)[0].index)
     assert info.tables == {"layers": []}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for layers in ("auto", ["*"], "by_skew"):
+            LayerCFL(layers=layers).check(work)
+    assert ["since layers is by_skew" in str(one.message) for one in caught] == [True] * (chosen == ["*"])
 
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_auto_finds_the_layer_in_which_the_clients_differ(layer: str):
+    """Label counts, from which true clusters could be guessed, do not change the choice."""
     algorithm = replace(ALWAYS, layers="auto")
     state, info = split(algorithm, layered({layer: 3.0}))
     assert state.layers == [[layer]]
     assert state.index.tolist() == PAIRS[layer]
     rows = {row["layer"]: row for row in info.tables["layers"]}
-    assert list(rows) == list(LAYERS)
     assert {name: row["chosen"] for name, row in rows.items()} == {name: int(name == layer) for name in LAYERS}
     assert max(rows, key=lambda name: rows[name]["silhouette"]) == layer
     assert rows[layer]["gap"] > 0.5  # the chosen layer separates the clusters well
     assert min(row["gap"] for row in rows.values()) < 0  # a layer of noise does not
     assert all(-1 <= row["silhouette"] <= 1 and -2 <= row["gap"] <= 2 for row in rows.values())
+    counts = torch.tensor([[9, 0], [0, 9], [0, 9], [9, 0], [9, 0], [0, 9]])  # labels that agree with fc1
+    assert split(algorithm, layered({layer: 3.0}, label_counts=counts))[1].tables == info.tables
 
 
 @pytest.mark.parametrize(("linkage", "within", "across"), [("single", 121, 49), ("complete", 90, 42)])
 def test_auto_scores_a_layer_by_the_bipartition_of_the_linkage(linkage: str, within: int, across: int):
     # single linkage separates the last client, complete linkage the first two
-    angles = torch.tensor([0, 38, 80, 121, 170]).double()
-    centers = torch.stack([angles.deg2rad().cos(), angles.deg2rad().sin()], 1)
-    work = work_of(centers, ids(1, 2, 3, 4, 5), layers={"fc1": 2})
+    angles = f64(0, 38, 80, 121, 170).deg2rad()
+    work = clients_at(*torch.stack([angles.cos(), angles.sin()], 1).tolist(), layers={"fc1": 2})
     _, info = split(replace(ALWAYS, layers="auto", linkage=linkage), work)
     (row,) = info.tables["layers"]
-    least_within, greatest_across = torch.tensor([within, across]).double().deg2rad().cos().tolist()
+    least_within, greatest_across = f64(within, across).deg2rad().cos().tolist()
     assert row["gap"] == pytest.approx(least_within - greatest_across)
 
 
-def test_cluster_whose_largest_update_is_exactly_eps2_is_not_split():
-    work = opposite(1, -1, -1, 1)  # updates are 2 and -2
-    for eps2, clusters in {2.0: 1, 1.999: 2}.items():
-        algorithm = replace(ALWAYS, layers=["*"], eps2=eps2)
-        assert len(split(algorithm, work)[0].models) == clusters
-
-
-def test_auto_goes_by_updates_alone():
-    """Label counts, from which true clusters could be guessed, do not change the choice of layers."""
-    counts = torch.tensor([[9, 0], [0, 9], [0, 9], [9, 0], [9, 0], [0, 9]])  # labels that agree with fc1
-    plain = split(replace(ALWAYS, layers="auto"), layered({"conv2": 3.0}))
-    informed = split(replace(ALWAYS, layers="auto"), layered({"conv2": 3.0}, label_counts=counts))
-    assert plain[1].tables == informed[1].tables
-    assert informed[0].index.tolist() == PAIRS["conv2"]
-
-
-@pytest.mark.parametrize("distance", ["l2", "delta_l2", "cos", "delta_cos"])
+@pytest.mark.parametrize("distance", DISTANCES)
 def test_sign_of_the_gap_shows_whether_the_clusters_are_apart(distance: str):
-    work = layered({"fc1": 5.0})
-    algorithm = replace(ALWAYS, distance=distance)
-    truth = torch.tensor(PAIRS["fc1"])
     for layer, apart in {"fc1": True, "conv1": False}.items():
-        _, info = split(replace(algorithm, layers=[layer]), work)
-        assert (separation_gap(info.similarity.matrix, truth) > 0) == apart
+        _, info = split(replace(ALWAYS, distance=distance, layers=[layer]), layered({"fc1": 5.0}))
+        assert (separation_gap(info.similarity.matrix, torch.tensor(PAIRS["fc1"])) > 0) == apart
 
 
 def test_layer_is_chosen_again_at_each_split():
     """As in `test_cfl`, the first layer separates two sides, and the second layer splits each side again."""
     algorithm = LayerCFL(eps1=0.3, eps2=0.5, warmup_rounds=0, layers="auto", distance="l2")
-    spread = torch.tensor([[0.2, 0.1], [-0.1, 0.05], [-0.2, 0.0], [0.1, 0.1], [0, 0], [0.2, -0.1], [0, 0], [0, 0.1]])
-    work = work_of(CORNERS + spread.double(), layers={"conv1": 1, "fc1": 1})
-    found = list(rounds(algorithm, work, begun(algorithm, work, 2, 0), 8))
+    corners = f64([4, 1], [-4, 1], [4, -1], [-4, -1], [-4, -1], [4, -1], [4, 1], [-4, 1])
+    spread = f64([0.2, 0.1], [-0.1, 0.05], [-0.2, 0.0], [0.1, 0.1], [0, 0], [0.2, -0.1], [0, 0], [0, 0.1])
+    work = clients_at(*(corners + spread).tolist(), sizes=(5, 3, 9, 1, 3, 3, 7, 1), layers={"conv1": 1, "fc1": 1})
+    found = list(run_rounds(algorithm, work, [work.population] * 8, begin(algorithm, work, [2.0, 0.0])))
     state = found[-1][0]
     assert state.index.tolist() == [0, 1, 2, 3, 3, 2, 0, 1]
     assert [len(layers) for layers in state.layers] == [1, 1, 1]
@@ -175,42 +146,44 @@ def test_layer_is_chosen_again_at_each_split():
     assert clusters == [0, 0, 0, 0, 1, 1]  # two layers in each split
 
 
-def test_fit_read_in_chunks_gives_the_same_by_weights():
-    algorithm = replace(ALWAYS, layers="auto", distance="cos")
-    whole, read = (split(algorithm, layered({"fc1": 3.0}, chunk_size=size)) for size in (None, 4))
-    assert torch.equal(whole[0].models, read[0].models)
-    assert torch.equal(whole[0].part_means, read[0].part_means)
-
-
-@pytest.mark.parametrize(
-    ("skew", "sizes", "why"),
-    [
-        ("feature", {"conv1": 2, "fc1": 2}, None),
-        ("label", {"conv1": 2, "fc1": 2}, None),
-        ("other", {"conv1": 2, "fc1": 2}, "the data's skew is other"),
-        ("feature", {"fc1": 4}, "the net has no convolution"),
-        ("label", {"conv1": 4}, "the net has no fully connected layer"),
-    ],
-)
-def test_skew_that_chooses_all_layers_is_noted(skew: str, sizes: dict[str, int], why: str | None):
-    work = QuadraticWork(torch.zeros(3, 4), ids(1, 1, 1), 0.1, layers=sizes, skew=skew)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for layers in ("auto", ["*"], "by_skew"):
-            LayerCFL(layers=layers).check(work)
-    notes = [str(one.message) for one in caught]
-    assert notes == [] if why is None else len(notes) == 1 and f"since layers is by_skew and {why};" in notes[0]
-
-
 def test_pattern_without_a_match_is_refused_with_the_layers():
     for patterns in (["conv9"], [], ["fc1", ""]):
-        with pytest.raises(InputError, match=r"the layers are: conv1 \(conv2d\), conv2 \(conv2d\), fc1 \(linear\)"):
+        with pytest.raises(InputError, match=r"conv1 \(conv2d\), conv2 \(conv2d\), fc1 \(linear\)"):
             replace(ALWAYS, layers=patterns).check(layered({}))
     replace(ALWAYS, layers=["fc*", "conv[-1]"]).check(layered({}))
 
 
-def test_run_leaves_the_scores_as_table_and_picture(pictures: None, tmp_path: Path):
+def test_run_leaves_the_scores_as_table(tmp_path: Path):
     run(digits(algorithm=replace(ALWAYS, layers="auto"), rounds=2), tmp_path / "run")
     rows = read_table(tmp_path / "run" / "layers.csv")
     assert list(rows[0]) == ["round", "cluster", "layer", "silhouette", "gap", "chosen"]
     assert rows[0]["layer"].endswith("fc1")
+
+
+# Newcomers
+
+BY_FC = [AdaCFL(**SPLITS), *(LayerCFL(**SPLITS, layers=["fc1"], distance=each) for each in DISTANCES)]
+
+
+def place(algorithm: CFL, members: list[tuple[float, float]], *newcomers: tuple[float, float]) -> list[int]:
+    """Splits the members, and places the newcomers in descending order of their ids; columns: conv1, fc1."""
+    layers = {"conv1": 1, "fc1": 1}
+    state, _ = split(algorithm, clients_at(*members, layers=layers))
+    assert state.index.tolist() == [0, 0, 1, 1]
+    who = torch.arange(4, 4 + len(newcomers)).flip(0)
+    return algorithm.place(state, who, clients_at(*members, *newcomers, layers=layers), rng())[0].index[4:].tolist()
+
+
+@pytest.mark.parametrize("algorithm", BY_FC, ids=lambda one: getattr(one, "distance", "AdaCFL"))
+def test_newcomer_is_placed_by_the_layers_of_the_split_whatever_the_others_say(algorithm: CFL):
+    members = [(1.0, 4.0), (1.0, 4.5), (-1.0, -4.0), (-1.0, -4.5)]
+    # in conv1, they are nearer to the other part, and their updates are larger
+    newcomers = (-100.0, 4.0), (100.0, -4.0), (90.0, -4.0)
+    assert place(algorithm, members, *newcomers) == [0, 1, 1]
+    assert place(CFL(**SPLITS), members, *newcomers) == [1, 0, 0]  # comparing all layers gives the opposite result
+
+
+@pytest.mark.parametrize("algorithm", BY_FC[:3], ids=lambda one: getattr(one, "distance", "AdaCFL"))
+def test_newcomer_is_placed_by_distance_if_the_directions_are_the_same(algorithm: CFL):
+    members = [(0.0, 1.0), (0.0, 1.5), (0.0, 10.0), (0.0, 10.5)]
+    assert place(algorithm, members, (0.0, 9.0), (0.0, 2.0), (0.0, 3.0)) == [1, 0, 0]

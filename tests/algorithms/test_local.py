@@ -1,28 +1,22 @@
-"""Tests local training against closed forms on quadratic clients, and against Ditto without a pull."""
+"""Tests local training against closed forms on quadratic clients, and how models of clients are kept."""
 
 import pytest
 import torch
+from few_rounds import begin, last
 from quadratic import ids, quadratic_clients, rng
 from torch.testing import assert_close
 
-from lit_cfl.algorithms import Ditto, Local
+from lit_cfl import memmap_rows
+from lit_cfl.algorithms import IFCA, Ditto, FeSEM, Local
 from lit_cfl.algorithms.base import Algorithm
-from lit_cfl.algorithms.local import LocalState
-from lit_cfl.testing import QuadraticWork
+from lit_cfl.algorithms.personal_layers import with_personal_layers
 
 COHORTS = [ids(0, 3), ids(3, 2, 1), ids(3), ids(1, 0)]
 
 
-def trained(work: QuadraticWork) -> LocalState:
-    state, _ = Local().init(work, rng())
-    for number, cohort in enumerate(COHORTS):
-        state, _ = Local().round(state, cohort, work.at(number), rng(number))
-    return state
-
-
 def test_each_client_takes_its_own_steps_from_the_common_start_and_no_others():
     work = quadratic_clients(5)  # eta .25, E 3
-    personal = trained(work).personal
+    personal = last(Local(), work, COHORTS).personal
     start = work.initial(0)
     for client, rounds in {0: 2, 1: 2, 2: 1, 3: 3}.items():
         assert_close(personal[client], work.centers[client] + 0.75 ** (3 * rounds) * (start - work.centers[client]))
@@ -32,7 +26,7 @@ def test_each_client_takes_its_own_steps_from_the_common_start_and_no_others():
 @pytest.mark.parametrize("algorithm", [Local(), Ditto()])
 def test_the_number_of_a_clients_model_stays_when_others_train_later(algorithm: Algorithm):
     work = quadratic_clients(5)
-    state, _ = algorithm.round(algorithm.init(work, rng())[0], ids(0, 3), work.at(0), rng())
+    state = last(algorithm, work, [ids(0, 3)])
     assert algorithm.serve(state, torch.arange(5)).index.tolist() == [0, -1, -1, 1, -1]
     state, _ = algorithm.place(state, ids(1), work.at(1), rng(1))
     served = algorithm.serve(state, torch.arange(5))
@@ -40,21 +34,10 @@ def test_the_number_of_a_clients_model_stays_when_others_train_later(algorithm: 
     assert torch.equal(served.models[2], state.personal[1])
 
 
-def test_it_is_ditto_without_a_pull():
-    work = quadratic_clients(5)
-    state, _ = Ditto(lambda_=0).init(work, rng())
-    for number, cohort in enumerate(COHORTS):
-        state, _ = Ditto(lambda_=0).round(state, cohort, work.at(number), rng(number))
-    found = trained(work).personal
-    assert found.keys() == state.personal.keys()
-    assert all(torch.equal(found[client], state.personal[client]) for client in found)
-
-
 def test_nobody_communicates_and_a_client_without_data_is_skipped():
     work = quadratic_clients(5)
     work.num_examples = work.num_examples.index_fill(0, ids(2), 0)
-    state, _ = Local().init(work, rng())
-    state, info = Local().round(state, ids(2, 3), work, rng())
+    state, info = Local().round(begin(Local(), work), ids(2, 3), work, rng())
     assert (info.down, info.up, info.skipped) == (0, 0, 1)
     assert set(state.personal) == {3}
     assert info.loss == pytest.approx(0.5 * float((work.initial(0) - work.centers[3]).square().sum()))
@@ -62,11 +45,34 @@ def test_nobody_communicates_and_a_client_without_data_is_skipped():
 
 def test_newcomers_train_once_and_others_keep_their_models():
     work = quadratic_clients(5)
-    before = trained(work)
+    before = last(Local(), work, COHORTS)
     placed, info = Local().place(before, ids(4, 3), work, rng())
     assert_close(placed.personal[4], work.centers[4] + 0.75**3 * (work.initial(0) - work.centers[4]))
     assert torch.equal(placed.personal[3], before.personal[3])
     assert (info.down, info.up) == (0, 0)
     served = Local().serve(placed, ids(4, 0))
     assert torch.equal(served.models[served.index], torch.stack([placed.personal[4], placed.personal[0]]))
-    assert Local().serve(before, ids(4)).index.tolist() == [-1]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name"),
+    [
+        (Local(), "personal"),
+        (Ditto(0.5), "personal"),
+        (FeSEM(2), "last"),
+        (with_personal_layers(IFCA(2), ["conv1"]), "own_layers"),
+    ],
+    ids=["Local", "Ditto", "FeSEM", "personal layers"],
+)
+def test_rows_of_clients_that_take_most_of_the_memory_are_the_same_in_files(
+    algorithm: Algorithm, name: str, monkeypatch: pytest.MonkeyPatch
+):
+    work = quadratic_clients(5)
+    expected = getattr(last(algorithm, work, COHORTS), name)
+    monkeypatch.setattr(memmap_rows, "_IN_MEMORY", 0)
+    monkeypatch.setattr(memmap_rows, "machine_memory", lambda: 0)
+    found = getattr(last(algorithm, work, COHORTS), name)
+    assert found.keys() == expected.keys() == {0, 1, 2, 3}
+    for client, row in found.items():
+        assert row.untyped_storage().filename is not None
+        assert torch.equal(row, expected[client])

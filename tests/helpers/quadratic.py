@@ -1,9 +1,41 @@
-"""Shorthands for clients with quadratic losses, tensors of ids, and generators."""
+"""Clients with quadratic losses, tensors of ids, and generators."""
+
+from collections.abc import Sequence
 
 import torch
 from torch import Generator, Tensor
 
 from lit_cfl.testing import QuadraticWork
+
+
+class Clients(QuadraticWork):
+    """Quadratic clients whose initial models are all `start`, if it is given."""
+
+    start: Tensor | None = None
+
+    def initial(self, number: int) -> Tensor:
+        return super().initial(number) if self.start is None else self.start.clone()
+
+
+def clients_at(
+    *centers: float | Sequence[float],
+    sizes: Sequence[int] | Tensor | None = None,
+    rate: float = 0.5,
+    start: float | Sequence[float] | None = None,
+    **options: object,
+) -> Clients:
+    """Makes one client per centre, on a line or in space; a step goes half of the way to the centre by default.
+
+    Args:
+        sizes: Numbers of examples; None for 1, 2, 3, and so on.
+        start: Initial model; None for a random one.
+    """
+    rows = torch.tensor(centers, dtype=torch.float64)
+    rows = rows[:, None] if rows.ndim == 1 else rows
+    work = Clients(rows, torch.as_tensor(range(1, len(rows) + 1) if sizes is None else sizes), rate, **options)
+    if start is not None:
+        work.start = torch.tensor(start, dtype=torch.float64).expand(rows.shape[1])
+    return work
 
 
 def quadratic_clients(clients: int, **options: object) -> QuadraticWork:
@@ -13,6 +45,10 @@ def quadratic_clients(clients: int, **options: object) -> QuadraticWork:
     centers = spread + torch.stack([sides, *[torch.zeros(clients)] * 3], dim=1).double()
     settings = {"learning_rate": 0.25, "steps": 3} | options
     return QuadraticWork(centers, torch.arange(1, clients + 1), **settings)
+
+
+def f64(*values: object) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
 
 
 def ids(*clients: int) -> Tensor:
