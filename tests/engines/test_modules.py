@@ -9,10 +9,11 @@ class, or a function that replaces one method of the module `Own`.
 import itertools
 import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from math import inf
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from torch.nn.functional import cross_entropy, dropout
 from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
 from torch.testing import assert_close
+from torchmetrics.classification import MulticlassAccuracy
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.experiment import LocalTraining
@@ -73,10 +75,14 @@ ROWS: dict[str, Row] = {}
 class Own(LightningModule):
     """Linear module with the two methods that a module needs; each row changes one thing."""
 
+    parts: Mapping[str, Callable[[], Any]] = MappingProxyType({})
+
     def __init__(self) -> None:
         super().__init__()
         self.fc = nn.Linear(64, 10)
         self.seen: Any = None
+        for name, make in self.parts.items():
+            setattr(self, name, make())
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.fc(inputs.flatten(1))
@@ -102,13 +108,22 @@ class Linear(nn.Module):
         return self.fc(inputs.flatten(1))
 
 
-def add(ways: str | None, why: str = "", *, method: str = "", precision: str = "64-true") -> Callable[[Any, str], Any]:
+def add(
+    ways: str | None, why: str = "", method: str = "", precision: str = "64-true", **parts: Callable[[], Any]
+) -> Callable[..., Any]:
+    """Returns a function that adds a row: a module, a net of a classification, or a method of `Own`.
+
+    Args:
+        ways, why, precision: See `Row`.
+        method: Name of the method of `Own` that is replaced; "" = a module or a function that makes one.
+        parts: Further attributes of an `Own`, by functions that make them.
+    """
+
     def register(made: Any, name: str = "") -> Any:
-        """Adds a module, a net of a classification, a function that makes a module, or a method of `Own`."""
         name = name or made.__name__
         assert name not in ROWS, name
         if method:
-            make: Any = type("Own", (Own,), {method: made})
+            make: Any = type("Own", (Own,), {method: made, "parts": parts})
         elif isinstance(made, type) and not issubclass(made, LightningModule):
             make = partial(lambda net: Classification(net(), PLAIN), made)
         else:
@@ -119,17 +134,17 @@ def add(ways: str | None, why: str = "", *, method: str = "", precision: str = "
     return register
 
 
-def trains(ways: str = "chain stack loop", **options: Any) -> Callable[..., Any]:
+def trains(ways: str = "chain stack loop", method: str = "", **options: Any) -> Callable[..., Any]:
     """Adds a row that these ways may train."""
-    return add(ways, **options)
+    return add(ways, "", method, **options)
 
 
-def only_by_trainer(why: str, method: str = "") -> Callable[..., Any]:
-    return add("", why, method=method)
+def only_by_trainer(why: str, method: str = "", **parts: Any) -> Callable[..., Any]:
+    return add("", why, method, **parts)
 
 
-def refused(why: str, method: str = "") -> Callable[..., Any]:
-    return add(None, why, method=method)
+def refused(why: str, method: str = "", **parts: Any) -> Callable[..., Any]:
+    return add(None, why, method, **parts)
 
 
 def classification(*layers: nn.Module) -> LightningModule:
@@ -166,32 +181,17 @@ def remembers_its_last_batch_and_makes_a_constant_at_first_use(self, batch):
     return self.ones[0]
 
 
-@trains()
-class Logs(Own):
-    """Logs a metric, and passes on the batch index without using it."""
-
-    def __init__(self):
-        super().__init__()
-        from torchmetrics.classification import MulticlassAccuracy
-
-        self.accuracy = MulticlassAccuracy(10)
-
-    def training_step(self, batch, batch_idx):
-        self.accuracy(self(batch[0]), batch[1])
-        self.log("accuracy", self.accuracy)
-        return self.shared(batch, batch_idx)
-
-    def shared(self, batch, batch_idx):
-        return {"loss": self.losses(batch).mean()}
+@trains(method="training_step", accuracy=lambda: MulticlassAccuracy(10))
+def logs_a_metric(self, batch, batch_idx):
+    self.accuracy(self(batch[0]), batch[1])
+    self.log("accuracy", self.accuracy)
+    return {"loss": self.losses(batch).mean()}
 
 
-@trains("stack loop")
-class Normalised(Own):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Sequential(nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.5), nn.Linear(12, 10))
-
-
+trains("stack loop")(
+    lambda: of_layers(nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.5), nn.Linear(12, 10)),
+    "batch norm and dropout",
+)
 trains(method="training_step")(lambda self, batch: self.losses(batch).mean(), "a step without an index")
 trains(method="configure_optimizers")(
     lambda self: {"optimizer": SGD(self.parameters(), lr=0.1)}, "an optimizer in a dictionary"
@@ -221,14 +221,9 @@ class Inner(LightningModule):
         return inputs / (1 + self.global_step)
 
 
-@only_by_trainer("it reads self.global_step")
-class ByPartsStep(Own):
-    def __init__(self):
-        super().__init__()
-        self.inner = Inner()
-
-    def forward(self, inputs):
-        return self.inner(super().forward(inputs))
+only_by_trainer("it reads self.global_step", "forward", inner=Inner)(
+    lambda self, inputs: self.inner(self.fc(inputs.flatten(1))), "reads global_step in a part"
+)
 
 
 def step_times(factor: Callable[[Own, int], float]) -> Callable[..., Tensor]:
@@ -244,7 +239,6 @@ refused("use the Trainer only in training_step", "factor")(
 for name, factor, why in (  # factors of the loss in a step
     ("number of batches", lambda self, index: 1 / self.trainer.num_training_batches, "it reads self.trainer"),
     ("a late epoch", lambda self, index: 2 if self.current_epoch >= 5 else 1, "it reads self.current_epoch"),
-    ("a late step", lambda self, index: 2 if self.trainer.global_step >= 500 else 1, "it reads self.trainer"),
     ("1 + index", lambda self, index: 1 / (1 + index), DIFFERS),
     ("index or 1", lambda self, index: 1 / (index or 1), DIFFERS),
     ("index 10", lambda self, index: 2 if index == 10 else 1, DIFFERS),
@@ -279,12 +273,6 @@ def counts_for_nothing(self, batch):
 
 
 @only_by_trainer(DIFFERS, "factor")
-def compares_with_the_last_batch(self, batch):
-    last, self.seen = self.seen, batch[0].mean()
-    return 1.0 if last is None else 1 + (last - self.seen).square()
-
-
-@only_by_trainer(DIFFERS, "factor")
 def compares_with_the_batch_before_the_last(self, batch):
     self.seen = [*(self.seen or []), batch[0].mean().detach()][-3:]
     return 1 + (self.seen[0] - self.seen[-1]).square() * (len(self.seen) == 3)
@@ -305,42 +293,34 @@ def is_pulled_to_its_first_weights(self, batch):
     return 1 + (self.fc.weight - self.seen).square().sum()
 
 
-@trains("chain loop", method="factor")
+@trains("chain loop", "factor")
 def keeps_the_best(self, batch):
     mean = float(batch[0].mean())
     self.seen = mean if self.seen is None else min(self.seen, mean)
     return 1.0
 
 
-class Counting(Own):
-    """Counts in a buffer."""
-
-    def __init__(self, persistent: bool, dtype: torch.dtype = torch.float32):
-        super().__init__()
-        self.register_buffer("steps", torch.zeros((), dtype=dtype), persistent=persistent)
-
-    def factor(self, batch):
-        self.steps = self.steps + 1
-        return 1.0
+def counts_in_a_buffer(self, batch):
+    self.steps = self.steps + 1
+    return 1.0
 
 
-trains()(partial(Counting, False), "a hidden buffer")
-trains()(partial(Counting, False, torch.int64), "a hidden buffer of integers")
-trains("loop")(partial(Counting, True), "a buffer in the row")
+for name, ways, options in (
+    ("hidden buffer", "chain stack loop", {"persistent": False}),
+    ("hidden buffer of integers", "chain stack loop", {"persistent": False, "dtype": torch.int64}),
+    ("buffer in the row", "loop", {}),
+):
+    buffer = partial(
+        lambda persistent=True, **options: nn.Buffer(torch.zeros((), **options), persistent=persistent), **options
+    )
+    trains(ways, "factor", steps=buffer)(counts_in_a_buffer, name)
 
 
-@trains("loop")
-class Average(Linear):
-    """Keeps a moving average of its inputs in the row."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("seen", torch.zeros(()))
-
-    def forward(self, inputs):
-        if self.training:
-            self.seen.lerp_(inputs.mean().detach(), 0.1)
-        return super().forward(inputs)
+@trains("loop", "forward", mean=lambda: nn.Buffer(torch.zeros(())))
+def keeps_a_moving_average_in_the_row(self, inputs):
+    if self.training:
+        self.mean.lerp_(inputs.mean().detach(), 0.1)
+    return self.fc(inputs.flatten(1))
 
 
 class Teacher(Own):
@@ -372,19 +352,12 @@ trains("chain")(Teacher)  # in a loop, evaluation would share the teacher that t
 only_by_trainer("changes the frozen parameter teacher.weight")(type("PulledByTeacher", (Teacher,), {"pull": 1.0}))
 
 
-@refused(TWICE)
-class InitialisedByData(Own):
-    """Sets a bias from its first batch."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("ready", torch.zeros((), dtype=torch.bool))
-
-    def factor(self, batch):
-        if not self.ready:
-            self.fc.bias.data.fill_(batch[0].mean())
-            self.ready = torch.ones((), dtype=torch.bool)
-        return 1.0
+@refused(TWICE, "factor", ready=lambda: nn.Buffer(torch.zeros((), dtype=torch.bool)))
+def sets_its_bias_from_its_first_batch(self, batch):
+    if not self.ready:
+        self.fc.bias.data.fill_(batch[0].mean())
+        self.ready = torch.ones((), dtype=torch.bool)
+    return 1.0
 
 
 class Schedule:
@@ -395,46 +368,22 @@ class Schedule:
         return 1.0
 
 
-class Holding(Own):
-    """Holds an object, and computes its factor by that."""
-
-    def __init__(self, hold: Callable[[], Any], use: Callable[[Any], Any]):
-        super().__init__()
-        self.held, self.use = hold(), use
-
-    def factor(self, batch):
-        return self.use(self.held) if self.training else 1.0
-
-
-class HoldingAlways(Holding):
-    def factor(self, batch):
-        return self.use(self.held)
-
-
-trains()(partial(HoldingAlways, lambda: [Schedule()], lambda held: held[0]()), "an object in a list")
-refused(TWICE)(partial(HoldingAlways, lambda: itertools.count(1), lambda held: 1 / next(held)), "an iterator")
-refused(TWICE)(
-    partial(HoldingAlways, lambda: torch.Generator().manual_seed(0), lambda held: 1 + torch.rand((), generator=held)),
-    "its generator in scores",
+trains(method="factor", held=lambda: [Schedule()])(lambda self, batch: self.held[0](), "an object in a list")
+refused(TWICE, "factor", held=lambda: itertools.count(1))(lambda self, batch: 1 / next(self.held), "an iterator")
+refused(TWICE, "factor", rng=lambda: torch.Generator().manual_seed(0))(
+    lambda self, batch: 1 + torch.rand((), generator=self.rng), "a generator in scores"
 )
-only_by_trainer("it has a random generator of its own")(
-    partial(Holding, lambda: random.Random(0), lambda held: 5.0 if held.random() < 0.02 else 1.0),
-    "its generator in training",
+only_by_trainer("it has a random generator of its own", "factor", rng=lambda: random.Random(0))(
+    lambda self, batch: 5.0 if self.training and self.rng.random() < 0.02 else 1.0, "a generator in training"
 )
 
 
-@only_by_trainer(DIFFERS)
-class FirstMean(Own):
-    """Subtracts the mean of its first batch, which changes the statistics of its BatchNorm, too."""
-
-    def __init__(self):
-        super().__init__()
-        self.bn = nn.BatchNorm1d(64)
-
-    def factor(self, batch):
-        inputs = batch[0].flatten(1)
-        self.seen = inputs.mean(0) if self.seen is None else self.seen
-        return self.bn(inputs - self.seen).square().mean()
+@only_by_trainer(DIFFERS, "factor", bn=lambda: nn.BatchNorm1d(64))
+def subtracts_the_mean_of_its_first_batch(self, batch):
+    """This changes the statistics of its BatchNorm, too."""
+    inputs = batch[0].flatten(1)
+    self.seen = inputs.mean(0) if self.seen is None else self.seen
+    return self.bn(inputs - self.seen).square().mean()
 
 
 # BatchNorm whose statistics are means over all steps, which it counts in a tensor outside of the row
@@ -443,18 +392,11 @@ only_by_trainer(DIFFERS)(
 )
 
 
-@trains("stack loop")
-class FrozenStatistics(Linear):
-    """BatchNorm that `train` keeps in evaluation mode."""
-
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Sequential(nn.BatchNorm1d(64), nn.Linear(64, 10))
-
-    def train(self, mode: bool = True):
-        super().train(mode)
-        self.fc[0].eval()
-        return self
+@trains("stack loop", "train", fc=lambda: nn.Sequential(nn.BatchNorm1d(64), nn.Linear(64, 10)))
+def keeps_its_batch_norm_in_evaluation_mode(self, mode=True):
+    nn.Module.train(self, mode)
+    self.fc[0].eval()
+    return self
 
 
 # State outside of the object
@@ -498,7 +440,7 @@ def ramp(count: int) -> Tensor:
     return torch.linspace(0, 1, count)
 
 
-@trains("stack loop", method="forward")
+@trains("stack loop", "forward")
 def adds_a_table_that_the_process_keeps(self, inputs):
     """The table must not have the type of the check's numbers."""
     return self.fc(inputs.flatten(1) + ramp(64))
@@ -529,19 +471,14 @@ only_by_trainer(DRAWS)(partial(Noisy, random.random), "draws by Python")
 only_by_trainer(DRAWS)(partial(Noisy, lambda: np.random.rand()), "draws by NumPy")
 
 
-@only_by_trainer(DRAWS)
-class MonteCarlo(Linear):
-    """Drops inputs in evaluation, too."""
-
-    def forward(self, inputs):
-        return self.fc(dropout(inputs.flatten(1), 0.5, True))
-
-
-@refused("another model, or scores differently, when it is built again from the same seed.*default_rng")
-class Unseeded(Linear):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("shift", torch.from_numpy(np.random.default_rng().normal(size=10)).float())
+only_by_trainer(DRAWS, "forward")(
+    lambda self, inputs: self.fc(dropout(inputs.flatten(1), 0.5, True)), "dropout in evaluation"
+)
+refused(
+    "another model, or scores differently, when it is built again from the same seed.*default_rng",
+    "forward",
+    shift=lambda: nn.Buffer(torch.from_numpy(np.random.default_rng().normal(size=10)).float()),
+)(lambda self, inputs: self.fc(inputs.flatten(1)), "a generator without a seed")
 
 
 # What changes in place
@@ -701,12 +638,6 @@ class WeightedMean(Own):
         return self.losses(batch, "mean")
 
 
-@only_by_trainer(DIFFERS, "losses")
-def counts_a_label(self, batch):
-    self.seen = (self.seen or 0) + (int((batch[1] == 7).any()) if self.training else 0)
-    return cross_entropy(self(batch[0]) * (1 + self.seen), batch[1], reduction="none")
-
-
 @only_by_trainer(DIFFERS)
 class Validates(Own):
     """Changes its weights in a validation loop of its own."""
@@ -799,8 +730,8 @@ def balanced(self, batch):
     return len(batch[1]) / counts[batch[1]] / (counts > 0).sum()
 
 
-trains("loop", method="factor")(lambda self, batch: 1 + batch[0].mean(), "a factor of the batch")
-trains("loop", method="factor")(balanced)
+trains("loop", "factor")(lambda self, batch: 1 + batch[0].mean(), "a factor of the batch")
+trains("loop", "factor")(balanced)
 
 
 @trains("loop", precision="32-true", method="losses")
@@ -818,19 +749,10 @@ for name, losses in CASTS.items():
     trains("stack loop", precision="32-true", method="losses")(losses, f"losses in {name}")
 
 
-@trains("stack loop", precision="32-true")
-class FixedMatrix(Own):
-    """Multiplies by a float32 matrix in an attribute."""
-
-    def __init__(self):
-        super().__init__()
-        self.matrix = torch.eye(64) * 1.5
-
-    def forward(self, inputs):
-        return self.fc(inputs.flatten(1) @ self.matrix)
-
-
-trains("stack loop", method="forward")(
+trains("stack loop", "forward", precision="32-true", matrix=lambda: torch.eye(64) * 1.5)(
+    lambda self, inputs: self.fc(inputs.flatten(1) @ self.matrix), "a float32 matrix in an attribute"
+)
+trains("stack loop", "forward")(
     lambda self, inputs: self.fc((inputs.flatten(1) - torch.tensor(0.3)) * torch.ones(64) / torch.tensor(0.4)),
     "constants in forward",
 )
@@ -856,17 +778,10 @@ class PenaltyEnabled(Penalty):
 refused("scores are computed without gradients")(Penalty)
 
 
-@trains("stack loop")
-class EvaluatesInside(Own):
-    """Puts itself into evaluation mode in its losses."""
-
-    def __init__(self):
-        super().__init__()
-        self.drop = nn.Dropout(0.5)
-
-    def losses(self, batch):
-        self.eval()
-        return cross_entropy(self.fc(self.drop(batch[0].flatten(1))), batch[1], reduction="none")
+@trains("stack loop", "losses", drop=lambda: nn.Dropout(0.5))
+def evaluates_in_its_losses(self, batch):
+    self.eval()
+    return cross_entropy(self.fc(self.drop(batch[0].flatten(1))), batch[1], reduction="none")
 
 
 @only_by_trainer("has no gradient|does not require grad")
@@ -890,14 +805,10 @@ refused(UNCHANGED, "losses")(
 
 
 @trains("stack loop")
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b, self.c = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 10)
-        self.b.weight = self.a.weight
-
-    def forward(self, inputs):
-        return self.c(self.b(self.a(inputs.flatten(1)).relu()).relu())
+def tied_weights() -> LightningModule:
+    first, second = nn.Linear(64, 64), nn.Linear(64, 64)
+    second.weight = first.weight
+    return of_layers(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(64, 10))
 
 
 class Spare(Own):
@@ -919,25 +830,19 @@ trains("stack loop")(partial(Spare, 0.0), "a spare layer")
 only_by_trainer(DIFFERS)(partial(Spare, 0.1), "a spare layer that decays")
 
 
-@refused("late.weight is trained in a fit, but is not part of the model")
-class MakesALayer(Own):
-    def forward(self, inputs):
-        if not hasattr(self, "late"):
-            self.late = nn.Linear(10, 10)
-        return self.late(super().forward(inputs))
+@refused("late.weight is trained in a fit, but is not part of the model", "forward")
+def makes_a_layer(self, inputs):
+    if not hasattr(self, "late"):
+        self.late = nn.Linear(10, 10)
+    return self.late(self.fc(inputs.flatten(1)))
 
 
 refused("a copy of the module has the same fc.weight", "__deepcopy__")(lambda self, memo: self, "shares itself")
 
 
-@trains("loop")
-class SparseGradients(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embedding, self.fc = nn.Embedding(16, 4, sparse=True), nn.Linear(256, 10)
-
-    def forward(self, inputs):
-        return self.fc(self.embedding((inputs.flatten(1) * 15).long()).flatten(1))
+trains("loop", "forward", embedding=lambda: nn.Embedding(16, 4, sparse=True), fc=lambda: nn.Linear(256, 10))(
+    lambda self, inputs: self.fc(self.embedding((inputs.flatten(1) * 15).long()).flatten(1)), "sparse gradients"
+)
 
 
 def attention(dropout: float) -> LightningModule:
@@ -1019,17 +924,10 @@ for name, (layer, given, ways) in LAYERS.items():
     add(ways, "" if ways else DRAWS)(make, name)
 
 
-@trains("stack loop")
-class Mask(Linear):
-    """Causal self-attention over rows, with a mask of -inf, which is in no row."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("mask", torch.triu(torch.full((8, 8), -inf), 1))
-
-    def forward(self, inputs):
-        rows = inputs.flatten(1, 2)
-        return self.fc(((rows @ rows.mT + self.mask).softmax(-1) @ rows).flatten(1))
+@trains("stack loop", "forward", mask=lambda: nn.Buffer(torch.triu(torch.full((8, 8), -inf), 1)))
+def attends_with_a_mask_of_inf(self, inputs):
+    rows = inputs.flatten(1, 2)
+    return self.fc(((rows @ rows.mT + self.mask).softmax(-1) @ rows).flatten(1))
 
 
 @trains("stack loop")

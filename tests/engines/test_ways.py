@@ -132,6 +132,13 @@ def freeze(*names: str) -> nn.Module:
     return net
 
 
+def spare() -> nn.Module:
+    """Makes a net with a parameter that takes no part in the losses: only a proximal term moves it."""
+    net = mlp()
+    net.spare = nn.Parameter(torch.ones(3))
+    return net
+
+
 class Normalised(nn.Module):
     """Net with BatchNorm over pixels and over units, the second of which a user has put into evaluation mode."""
 
@@ -176,28 +183,6 @@ class Reader(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.out(self.rnn(self.embedding(tokens))[0].mean(1))
-
-
-class Spare(nn.Module):
-    """Net with a layer that takes no part in the losses: only a proximal term moves it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc, self.spare = nn.Linear(81, 10), nn.Linear(3, 3)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.fc(inputs.flatten(1))
-
-
-class Bigram(nn.Module):
-    """Net whose logits of the next token depend on the last one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(7, 7)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.table(tokens)
 
 
 class Own(LightningModule):
@@ -329,7 +314,7 @@ CASES: dict[str, Case] = BY_HAND | {
     "batch norm without statistics": row(partial(Normalised, track_running_stats=False)),
     "layer norm": row(lambda: chain_of(nn.LayerNorm(81), 10)),
     "attention": row(Attention, partial(SGD, lr=0.1, momentum=0.5, weight_decay=0.1), prox=0.1),
-    "layer without use": row(Spare, prox=0.3),
+    "layer without use": row(spare, prox=0.3),
     "lstm": row(partial(Reader, nn.LSTM), data=tokens),
     "gru": row(partial(Reader, nn.GRU), data=tokens, prox=0.1),
     "frozen biases": row(lambda: freeze("fc1.bias", "fc2.bias")),
@@ -338,7 +323,7 @@ CASES: dict[str, Case] = BY_HAND | {
     "regression": task(lambda: Regression(MLP(12, SHAPE, 1), PLAIN, ["mae", "rmse"]), numbers),
     "linear regression": task(lambda: Regression(MCLR(SHAPE, 1), partial(SGD, lr=0.01)), numbers),
     "several labels": task(lambda: MultiLabel(MLP(12, SHAPE, 3), PLAIN), several),
-    "next token": task(lambda: NextToken(Bigram(), PLAIN), tokens, weights=weigh),
+    "next token": task(lambda: NextToken(nn.Embedding(7, 7), PLAIN), tokens, weights=weigh),
     "scores of sets": task(lambda: Classification(mlp(), PLAIN, scores=["auroc", "accuracy"])),
     "penalty": task(lambda: Classification(mlp(), by_kind, 0.02), prox=0.2),
     "penalty under adam": task(lambda: Classification(mlp(), partial(Adam, lr=0.01), 0.1)),
