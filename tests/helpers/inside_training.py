@@ -1,16 +1,13 @@
 """Trains the clients of a table's rows in each way of training: what these tables need from inside the package."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 import torch
-from compiled_steps import steps_of
 from lightning import LightningModule
 from torch import Tensor
 
@@ -161,15 +158,6 @@ def set_form(way: str, patch: pytest.MonkeyPatch) -> None:
     """
     if _PLANS[way].engine == "chain":
         patch.setattr(chain, "dual_pays", lambda size, *rest: torch.full_like(size, way == "dual").bool())
-
-
-def without_compiled_steps(empty: Path) -> AbstractContextManager[None]:
-    """Disables the compiled steps within a block, as on a machine without a compiler.
-
-    Args:
-        empty: An empty folder.
-    """
-    return steps_of(empty)
 
 
 def find_refusal(way: str, case: Case) -> str | None:
