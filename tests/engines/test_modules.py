@@ -305,14 +305,11 @@ def counts_in_a_buffer(self, batch):
     return 1.0
 
 
-for name, ways, options in (
-    ("hidden buffer", "chain stack loop", {"persistent": False}),
-    ("hidden buffer of integers", "chain stack loop", {"persistent": False, "dtype": torch.int64}),
-    ("buffer in the row", "loop", {}),
+for name, ways, buffer in (
+    ("hidden buffer", "chain stack loop", lambda: nn.Buffer(torch.zeros(()), persistent=False)),
+    ("hidden buffer of integers", "chain stack loop", lambda: nn.Buffer(torch.tensor(0), persistent=False)),
+    ("buffer in the row", "loop", lambda: nn.Buffer(torch.zeros(()))),
 ):
-    buffer = partial(
-        lambda persistent=True, **options: nn.Buffer(torch.zeros((), **options), persistent=persistent), **options
-    )
     trains(ways, "factor", steps=buffer)(counts_in_a_buffer, name)
 
 
