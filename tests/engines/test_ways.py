@@ -311,7 +311,7 @@ CASES: dict[str, Case] = BY_HAND | {
     "batch norm": row(Normalised, partial(Adam, lr=0.01), prox=0.1),
     "batch norm of equal batches": row(Normalised, data=partial(images, (0, 20, 10, 0, 30))),
     "batch norm that keeps its statistics": row(partial(Normalised, resting=True, momentum=0.3)),
-    "batch norm without statistics": row(partial(Normalised, track_running_stats=False)),
+    "batch norm without statistics": row(partial(Normalised, track_running_stats=False, affine=False)),
     "layer norm": row(lambda: chain_of(nn.LayerNorm(81), 10)),
     "attention": row(Attention, partial(SGD, lr=0.1, momentum=0.5, weight_decay=0.1), prox=0.1),
     "layer without use": row(spare, prox=0.3),
