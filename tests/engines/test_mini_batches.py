@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -19,11 +20,8 @@ from lit_cfl.engines.steps import draw_permutations, load_library
 from lit_cfl.local_work import Budget
 from lit_cfl.seeds import derive
 
-SIZES = torch.tensor([7, 1, 23, 4, 8, 20])
-
-
-def seeds(clients: int) -> list[int]:
-    return [derive(3, "train", 5, client) for client in range(clients)]
+SIZES, STEPS = torch.tensor([7, 1, 23, 4, 8, 20]), torch.tensor([5, 3, 7, 1, 2, 6])
+SEEDS = [derive(3, "train", 5, client) for client in range(6)]
 
 
 def one_by_one(seed: int, size: int, steps: int, batch_size: BatchSize, last: LastBatch) -> list[list[int]]:
@@ -47,27 +45,14 @@ def lists_of(batches: MiniBatches) -> list[list[int]]:
 @pytest.mark.parametrize("last", ["keep", "drop", "join"])
 @pytest.mark.parametrize("batch_size", [1, 4, 8, 100, "full"])
 def test_a_cohorts_mini_batches_are_those_of_each_clients_own_generator(batch_size: BatchSize, last: LastBatch):
-    steps = torch.tensor([5, 3, 7, 1, 2, 6])
-    table = draw_batches(seeds(6), SIZES, steps, batch_size, last)
-    clients = zip(seeds(6), SIZES.tolist(), steps.tolist(), strict=True)
-    assert lists_of(table) == [
-        batch for seed, size, count in clients for batch in one_by_one(seed, size, count, batch_size, last)
-    ]
-    of_each = [int(part.sum()) for part in table.counts.split(steps.tolist())]
+    table = draw_batches(SEEDS, SIZES, STEPS, batch_size, last)
+    clients = zip(SEEDS, SIZES.tolist(), STEPS.tolist(), strict=True)
+    found = lists_of(table)
+    assert found == [batch for client in clients for batch in one_by_one(*client, batch_size, last)]
+    assert found[8:15] == lists_of(draw_batches(SEEDS[2:3], SIZES[2:3], STEPS[2:3], batch_size, last))
+    of_each = [int(part.sum()) for part in table.counts.split(STEPS.tolist())]
     local = LocalTraining(1, batch_size, last)
-    assert local.count_examples(Budget(1, "steps"), steps, SIZES).tolist() == of_each
-
-
-def test_a_client_without_data_or_left_out_has_no_examples_in_its_mini_batches():
-    lengths, sizes = torch.tensor([2, 0, 2]), torch.tensor([0, 9, 9])
-    assert LocalTraining(1, 4).count_examples(Budget(1, "steps"), lengths, sizes).tolist() == [0, 0, 8]
-
-
-def test_a_clients_mini_batches_do_not_depend_on_the_others():
-    steps = torch.tensor([5, 3, 7, 1, 2, 6])
-    whole = lists_of(draw_batches(seeds(6), SIZES, steps, 4))
-    alone = lists_of(draw_batches(seeds(6)[2:3], SIZES[2:3], steps[2:3], 4))
-    assert alone == whole[8:15]
+    assert local.count_examples(Budget(1, "steps"), STEPS, SIZES).tolist() == of_each
 
 
 @pytest.mark.parametrize(
@@ -80,18 +65,11 @@ def test_steps_of_an_epoch_by_hand(last: LastBatch, expected: list[int]):
 
 
 def test_a_budget_counts_epochs_or_steps_and_leaves_out_who_has_no_example():
-    sizes, lengths = torch.tensor([0, 9, 9]), torch.tensor([2, 2, 0])
-    local = LocalTraining(1, 4)
+    sizes, lengths, local = torch.tensor([0, 9, 9]), torch.tensor([2, 2, 0]), LocalTraining(1, 4)
     assert local.count_steps(Budget(2), lengths, sizes).tolist() == [0, 6, 0]
     assert local.count_steps(Budget(2, "steps"), lengths, sizes).tolist() == [0, 2, 0]
     assert replace(local, last_batch="join").count_steps(Budget(2), lengths, sizes).tolist() == [0, 4, 0]
-
-
-def test_join_puts_the_rest_into_the_mini_batch_before_and_drop_leaves_it_out():
-    joined = lists_of(draw_batches(seeds(1), torch.tensor([7]), torch.tensor([2]), 4, "join"))
-    assert [sorted(batch) for batch in joined] == [list(range(7))] * 2
-    kept = lists_of(draw_batches(seeds(1), torch.tensor([7]), torch.tensor([2]), 4, "drop"))
-    assert [len(batch) for batch in kept] == [4, 4]
+    assert local.count_examples(Budget(1, "steps"), lengths, sizes).tolist() == [0, 8, 0]
 
 
 def test_a_table_repeats_the_first_example_of_a_mini_batch_as_padding():
@@ -101,36 +79,29 @@ def test_a_table_repeats_the_first_example_of_a_mini_batch_as_padding():
     assert present.tolist() == [[[True, True, False, False], [True, True, True, False]]]
 
 
-def require_those_of_each_generator() -> None:
+class Other:
+    """Stand-in for compiled code whose permutations differ from PyTorch's, which is not used."""
+
+    def permute(self, *given: int) -> None: ...
+
+
+@pytest.mark.parametrize("library", ["compiled", None, Other()], ids=["compiled", "PyTorch", "another shuffle"])
+def test_each_client_gets_the_permutations_of_its_own_generator_one_after_the_other(
+    library: Any, monkeypatch: pytest.MonkeyPatch
+):
+    found = load_library()[0] if library == "compiled" else library
+    monkeypatch.setattr(compiled, "load_library", lambda: (found, ""))
     rng = torch.Generator().manual_seed(0)
     for clients, largest, most in ((300, 60, 4), (70, 1, 2), (70, 2, 3), (30, 5000, 2), (3, 9, 90), (1, 5, 0)):
         sizes = torch.randint(1, largest + 1, (clients,), generator=rng)
         counts = torch.randint(0, most + 1, (clients,), generator=rng)
         seeds = [derive(5, "train", client) for client in range(clients)]
         ends = [0, *(sizes * counts).cumsum(0).tolist()]
-        found = draw_permutations(seeds, sizes, counts)
-        assert len(found) == ends[-1]
-        each = zip(seeds, sizes.tolist(), counts.tolist(), pairwise(ends), strict=True)
-        for seed, size, count, (start, stop) in each:
+        drawn = draw_permutations(seeds, sizes, counts)
+        assert len(drawn) == ends[-1]
+        for seed, size, count, (start, stop) in zip(
+            seeds, sizes.tolist(), counts.tolist(), pairwise(ends), strict=True
+        ):
             own = torch.Generator().manual_seed(seed)
             expected = [torch.randperm(size, generator=own) for _ in range(count)]
-            assert torch.equal(found[start:stop], torch.cat([found[:0], *expected]))
-
-
-@pytest.mark.parametrize("library", [load_library(), (None, "none")], ids=["compiled", "PyTorch"])
-def test_each_client_gets_the_permutations_of_its_own_generator_one_after_the_other(library, monkeypatch):
-    monkeypatch.setattr(compiled, "load_library", lambda: library)
-    require_those_of_each_generator()
-
-
-class Other:
-    """Stand-in for compiled code whose permutations differ from PyTorch's."""
-
-    def permute(self, *given: int) -> None:
-        pass
-
-
-def test_compiled_code_that_draws_others_than_this_pytorch_is_not_used(monkeypatch):
-    other = Other()
-    monkeypatch.setattr(compiled, "load_library", lambda: (other, "compiled"))
-    require_those_of_each_generator()
+            assert torch.equal(drawn[start:stop], torch.cat([drawn[:0], *expected]))

@@ -2,17 +2,18 @@
 
 Each module is a row of one table: `@trains` names the ways that may train it, `@only_by_trainer` a piece of the reason
 against the faster ones, `@refused` a piece of the error. A row that may train is trained for two rounds, and compared
-with the Trainer. Every module is linear, and changes one thing; its expected row follows from that change.
+with the Trainer. Every module is linear, and changes one thing; its expected row follows from that change. A row is a
+class, or a function that replaces one method of the module `Own`.
 """
 
 import itertools
 import random
 import warnings
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from math import inf
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from torch.nn.functional import cross_entropy, dropout
 from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
 from torch.testing import assert_close
+from torchmetrics.classification import MulticlassAccuracy
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.experiment import LocalTraining
@@ -36,7 +38,6 @@ Batch = tuple[Tensor, Tensor]
 SIZES, LOCAL = (5, 23, 12), LocalTraining(2, 10)
 SHAPE = [1, 8, 8]
 PLAIN = partial(SGD, lr=0.1)
-WAYS = ("chain", "stack", "loop")
 
 
 def sorted_clients() -> FederatedData:
@@ -45,8 +46,7 @@ def sorted_clients() -> FederatedData:
     inputs = torch.rand(total, *SHAPE, generator=rng)
     labels = torch.cat([torch.randint(10, (size,), generator=rng).sort().values for size in SIZES])
     train, none = ClientIndex.from_sizes(torch.arange(total), torch.tensor(SIZES)), ClientIndex.empty(len(SIZES))
-    examples = Examples(inputs, labels, 10)
-    return FederatedData(examples, train, none, none, torch.zeros(len(SIZES), dtype=torch.int64))
+    return FederatedData(Examples(inputs, labels, 10), train, none, none, torch.zeros(len(SIZES), dtype=torch.int64))
 
 
 # The table
@@ -72,38 +72,17 @@ class Row:
 ROWS: dict[str, Row] = {}
 
 
-def add(ways: str | None, why: str = "", precision: str = "64-true") -> Callable[[Any], Any]:
-    def register(make: Any, name: str | None = None) -> Any:
-        of_net = isinstance(make, type) and not issubclass(make, LightningModule)
-        task = partial(lambda net: Classification(net(), PLAIN), make) if of_net else make
-        name = name or make.__name__
-        assert name not in ROWS, name
-        ROWS[name] = Row(task, None if ways is None else tuple(ways.split()), why, precision)
-        return make
-
-    return register
-
-
-def trains(ways: str = "chain stack loop", precision: str = "64-true") -> Callable[[Any], Any]:
-    """Adds a module, or a net of a classification, that these ways may train."""
-    return add(ways, "", precision)
-
-
-def only_by_trainer(why: str) -> Callable[[Any], Any]:
-    return add("", why)
-
-
-def refused(why: str) -> Callable[[Any], Any]:
-    return add(None, why)
-
-
 class Own(LightningModule):
-    """Linear module with the two methods that a module needs; each subclass changes one thing."""
+    """Linear module with the two methods that a module needs; each row changes one thing."""
+
+    parts: Mapping[str, Callable[[], Any]] = MappingProxyType({})
 
     def __init__(self) -> None:
         super().__init__()
         self.fc = nn.Linear(64, 10)
         self.seen: Any = None
+        for name, make in self.parts.items():
+            setattr(self, name, make())
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.fc(inputs.flatten(1))
@@ -118,11 +97,6 @@ class Own(LightningModule):
         return SGD(self.parameters(), lr=0.1)
 
 
-class Stepped(Own):
-    def training_step(self, batch: Batch, batch_idx: int) -> Any:
-        return self.losses(batch).mean()
-
-
 class Linear(nn.Module):
     """Linear net of a classification; each subclass changes one thing."""
 
@@ -134,93 +108,112 @@ class Linear(nn.Module):
         return self.fc(inputs.flatten(1))
 
 
-# Nothing unusual
+def add(
+    ways: str | None, why: str = "", method: str = "", precision: str = "64-true", **parts: Callable[[], Any]
+) -> Callable[..., Any]:
+    """Returns a function that adds a row: a module, a net of a classification, or a method of `Own`.
+
+    Args:
+        ways, why, precision: See `Row`.
+        method: Name of the method of `Own` that is replaced; "" = a module or a function that makes one.
+        parts: Further attributes of an `Own`, by functions that make them.
+    """
+
+    def register(made: Any, name: str = "") -> Any:
+        name = name or made.__name__
+        assert name not in ROWS, name
+        if method:
+            make: Any = type("Own", (Own,), {method: made, "parts": parts})
+        elif isinstance(made, type) and not issubclass(made, LightningModule):
+            make = partial(lambda net: Classification(net(), PLAIN), made)
+        else:
+            make = made
+        ROWS[name] = Row(make, None if ways is None else tuple(ways.split()), why, precision)
+        return made
+
+    return register
+
+
+def trains(ways: str = "chain stack loop", method: str = "", **options: Any) -> Callable[..., Any]:
+    """Adds a row that these ways may train."""
+    return add(ways, "", method, **options)
+
+
+def only_by_trainer(why: str, method: str = "", **parts: Any) -> Callable[..., Any]:
+    return add("", why, method, **parts)
+
+
+def refused(why: str, method: str = "", **parts: Any) -> Callable[..., Any]:
+    return add(None, why, method, **parts)
+
+
+def classification(*layers: nn.Module) -> LightningModule:
+    return Classification(nn.Sequential(*layers), PLAIN)
+
+
+def of_layers(*layers: nn.Module) -> LightningModule:
+    return classification(nn.Flatten(), *layers)
+
+
+DIFFERS = "its models differ"
+DRAWS = "it draws random numbers"
+ATTACHED = "something is attached to the optimizer"
+TWICE = "scores the same examples differently the second time"
+OUTSIDE = "the same fit gives other models the second time"
+UNCHANGED = "training leaves the model unchanged"
+
+
+# Nothing unusual. `test_ways.py` has nets, optimizers and options.
 
 
 trains()(Own)
-trains()(Stepped)
-
-# `test_ways.py` has nets, optimizers and options; here is what no way but the Trainer has.
-for name, optimizer, why in (
-    ("Rprop", torch.optim.Rprop, "optimizer Rprop"),
-    ("LBFGS", partial(torch.optim.LBFGS, lr=0.1), "optimizer LBFGS"),
-):
-    only_by_trainer(why)(partial(lambda optimizer: Classification(MCLR(SHAPE, 10), optimizer), optimizer), name)
-
-
-@trains()
-class Remembers(Own):
-    """Stores its last batch, for a picture, and a constant that is made at first use."""
-
-    def factor(self, batch):
-        self.seen = batch[0].detach()
-        if not hasattr(self, "ones"):
-            self.ones = torch.ones(10, dtype=batch[0].dtype)
-        return self.ones[0]
-
-
-@trains()
-class Logs(Own):
-    """Logs a metric, and passes on the batch index without using it."""
-
-    def __init__(self):
-        super().__init__()
-        from torchmetrics.classification import MulticlassAccuracy
-
-        self.accuracy = MulticlassAccuracy(10)
-
-    def training_step(self, batch, batch_idx):
-        self.accuracy(self(batch[0]), batch[1])
-        self.log("accuracy", self.accuracy)
-        return self.shared(batch, batch_idx)
-
-    def shared(self, batch, batch_idx):
-        return {"loss": self.losses(batch).mean()}
-
-
 trains()(lambda: Classification(MLP(12, SHAPE, 10), partial(SGD, lr=3.0)), "a large rate")
-
-
 trains()(lambda: Classification(MLP(12, SHAPE, 10), partial(SGD, lr=0.1, fused=True)), "a fused optimizer")
+only_by_trainer("optimizer Rprop")(lambda: Classification(MCLR(SHAPE, 10), torch.optim.Rprop), "Rprop")
+only_by_trainer("optimizer LBFGS")(lambda: Classification(MCLR(SHAPE, 10), partial(torch.optim.LBFGS, lr=0.1)), "LBFGS")
 
 
-@trains("stack loop")
-class Normalised(Own):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Sequential(nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.5), nn.Linear(12, 10))
+@trains(method="factor")
+def remembers_its_last_batch_and_makes_a_constant_at_first_use(self, batch):
+    self.seen = batch[0].detach()
+    if not hasattr(self, "ones"):
+        self.ones = torch.ones(10, dtype=batch[0].dtype)
+    return self.ones[0]
 
 
-@trains()
-class WithoutIndex(Own):
-    """A step that takes no batch index."""
+@trains(method="training_step", accuracy=lambda: MulticlassAccuracy(10))
+def logs_a_metric(self, batch, batch_idx):
+    self.accuracy(self(batch[0]), batch[1])
+    self.log("accuracy", self.accuracy)
+    return {"loss": self.losses(batch).mean()}
 
-    def training_step(self, batch):
-        return self.losses(batch).mean()
+
+trains("stack loop")(
+    lambda: of_layers(nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.5), nn.Linear(12, 10)),
+    "batch norm and dropout",
+)
+trains(method="training_step")(lambda self, batch: self.losses(batch).mean(), "a step without an index")
+trains(method="configure_optimizers")(
+    lambda self: {"optimizer": SGD(self.parameters(), lr=0.1)}, "an optimizer in a dictionary"
+)
 
 
 # Progress of a Trainer
 
 
-@only_by_trainer("it reads self.current_epoch")
-class ByEpoch(Own):
-    def factor(self, batch):
-        return 1 / (1 + self.current_epoch)
+for name, factor in (
+    ("current_epoch", lambda self, batch: 1 / (1 + self.current_epoch)),
+    ("global_step", lambda self, batch: 1 / (1 + self.global_step)),
+):
+    only_by_trainer(f"it reads self.{name}", "factor")(factor, f"reads {name}")
 
 
-@only_by_trainer("it reads self.global_step")
-class ByStep(Own):
-    def factor(self, batch):
-        return 1 / (1 + self.global_step)
-
-
-@only_by_trainer("it reads self.trainer")
-class ByTrainer(Own):
-    def factor(self, batch):
-        try:
-            return 1 / (1 + self.trainer.max_epochs)
-        except RuntimeError:
-            return 1.0
+@only_by_trainer("it reads self.trainer", "factor")
+def reads_trainer_if_there_is_one(self, batch):
+    try:
+        return 1 / (1 + self.trainer.max_epochs)
+    except RuntimeError:
+        return 1.0
 
 
 class Inner(LightningModule):
@@ -228,184 +221,103 @@ class Inner(LightningModule):
         return inputs / (1 + self.global_step)
 
 
-@only_by_trainer("it reads self.global_step")
-class ByPartsStep(Own):
-    def __init__(self):
-        super().__init__()
-        self.inner = Inner()
-
-    def forward(self, inputs):
-        return self.inner(super().forward(inputs))
+only_by_trainer("it reads self.global_step", "forward", inner=Inner)(
+    lambda self, inputs: self.inner(self.fc(inputs.flatten(1))), "reads global_step in a part"
+)
 
 
-@only_by_trainer("it reads self.trainer")
-class BySlots(Stepped):
+def step_times(factor: Callable[[Own, int], float]) -> Callable[..., Tensor]:
     def training_step(self, batch, batch_idx):
-        return self.losses(batch).mean() / self.trainer.num_training_batches
+        return self.losses(batch).mean() * factor(self, batch_idx)
+
+    return training_step
 
 
-@refused("scores are computed without a Trainer: use the Trainer only in training_step")
-class ScoresByTrainer(Own):
-    def factor(self, batch):
-        return 1 / self.trainer.num_training_batches
-
-
-@only_by_trainer("it reads self.current_epoch")
-class LateEpoch(Own):
-    def training_step(self, batch, batch_idx):
-        return self.losses(batch).mean() * (2 if self.current_epoch >= 5 else 1)
-
-
-@only_by_trainer("it reads self.trainer")
-class LateByTrainer(Own):
-    def training_step(self, batch, batch_idx):
-        return self.losses(batch).mean() * (2 if self.trainer.global_step >= 500 else 1)
-
-
-@only_by_trainer("it reads self.trainer|is not attached to a `Trainer`")
-class AsksInItsOptimizer(Own):
-    def configure_optimizers(self):
-        return SGD(self.parameters(), lr=1 / self.trainer.max_epochs)
-
-
-class Step(Own):
-    """Module whose training loss is divided by a function `by` of the batch index."""
-
-    by: Callable[[int], float]
-
-    def training_step(self, batch, batch_idx):
-        return self.losses(batch).mean() / type(self).by(batch_idx)
-
-
-for name, by, why in (
-    ("1 + index", lambda number: 1 + number, "its models differ"),
-    ("index or 1", lambda number: number or 1, "its models differ"),
-    ("index 10", lambda number: 2 if number == 10 else 1, "its models differ"),
-    ("digits of the index", lambda number: len(f"{number:1}") % 3 or 1, "its models differ"),
-    ("index 7,000", lambda number: 2 if number == 7_000 else 1, ""),  # after the tenth mini-batch: as documented
-    ("never", lambda number: 2 if number % 3 == 5 else 1, ""),
-    ("always 1", lambda number: {0: 1.0}.get(number, 1.0), ""),
+refused("use the Trainer only in training_step", "factor")(
+    lambda self, batch: 1 / self.trainer.num_training_batches, "scores by its trainer"
+)
+for name, factor, why in (  # factors of the loss in a step
+    ("number of batches", lambda self, index: 1 / self.trainer.num_training_batches, "it reads self.trainer"),
+    ("a late epoch", lambda self, index: 2 if self.current_epoch >= 5 else 1, "it reads self.current_epoch"),
+    ("1 + index", lambda self, index: 1 / (1 + index), DIFFERS),
+    ("index or 1", lambda self, index: 1 / (index or 1), DIFFERS),
+    ("index 10", lambda self, index: 2 if index == 10 else 1, DIFFERS),
+    ("index 7,000", lambda self, index: 2 if index == 7_000 else 1, ""),  # after the tenth mini-batch: as documented
 ):
-    add("" if why else "chain stack loop", why)(type("Own", (Step,), {"by": staticmethod(by)}), name)
-
-
-@only_by_trainer("its models differ")
-class Times(Own):
-    """Gives the batch index to a tensor's method, and calls no method of the index itself."""
-
-    def training_step(self, batch, batch_idx):
-        return self.losses(batch).mean() * (1 + torch.ones(()).mul(batch_idx))
+    add("" if why else "chain stack loop", why, method="training_step")(step_times(factor), name)
+only_by_trainer("it reads self.trainer|is not attached to a `Trainer`", "configure_optimizers")(
+    lambda self: SGD(self.parameters(), lr=1 / self.trainer.max_epochs), "asks in its optimizer"
+)
 
 
 # What earlier steps have left
 
 
-@refused("Counts scores the same examples differently the second time")
-class Counts(Own):
-    def factor(self, batch):
-        self.seen = (self.seen or 0) + 1
-        return 1 / self.seen
+@refused(TWICE, "factor")
+def counts(self, batch):
+    self.seen = (self.seen or 0) + 1
+    return 1 / self.seen
 
 
-@only_by_trainer("its models differ")
-class CountsInTraining(Own):
-    def factor(self, batch):
-        self.seen = (self.seen or 0) + self.training
-        return 1 / (1 + self.seen)
+@only_by_trainer(DIFFERS, "factor")
+def counts_in_training(self, batch):
+    self.seen = (self.seen or 0) + self.training
+    return 1 / (1 + self.seen)
 
 
-@trains()
-class CountsForNothing(Own):
-    """Counts its steps, but changes its loss only at the 100th, which is documented as not seen."""
-
-    def factor(self, batch):
-        self.seen = (self.seen or 0) + 1
-        return 1.0 if self.seen < 100 else 2.0
+@trains(method="factor")
+def counts_for_nothing(self, batch):
+    """Changes its loss only at the 100th step, which is documented as not seen."""
+    self.seen = (self.seen or 0) + 1
+    return 1.0 if self.seen < 100 else 2.0
 
 
-@only_by_trainer("its models differ")
-class Queue(Own):
-    def factor(self, batch):
-        self.seen = deque(self.seen or [], maxlen=2)
-        self.seen.append(batch[0].mean())
-        return torch.stack(tuple(self.seen)).mean() if self.training else 1.0
+@only_by_trainer(DIFFERS, "factor")
+def compares_with_the_batch_before_the_last(self, batch):
+    self.seen = [*(self.seen or []), batch[0].mean().detach()][-3:]
+    return 1 + (self.seen[0] - self.seen[-1]).square() * (len(self.seen) == 3)
 
 
-@only_by_trainer("its models differ")
-class LastBatch(Own):
-    """Compares each batch with the one before."""
-
-    def factor(self, batch):
-        last, self.seen = self.seen, batch[0].mean()
-        return 1.0 if last is None else 1 + (last - self.seen).square()
-
-
-@only_by_trainer("its models differ")
-class BatchBeforeLast(Own):
-    """Compares each batch with the one before the last."""
-
-    def factor(self, batch):
-        self.seen = [*(self.seen or []), batch[0].mean().detach()][-3:]
-        return 1 + (self.seen[0] - self.seen[-1]).square() * (len(self.seen) == 3)
+@only_by_trainer(DIFFERS, "factor")
+def compares_with_the_weights_before(self, batch):
+    """These differ between clients that follow each other."""
+    now = self.fc.weight.detach().square().sum()
+    last, self.seen = now if self.seen is None or not self.training else self.seen, now
+    return 1 + (last - now).square()
 
 
-@only_by_trainer("its models differ")
-class LastWeights(Own):
-    """Compares its weights with those of the step before, which differ between clients that follow each other."""
-
-    def factor(self, batch):
-        now = self.fc.weight.detach().square().sum()
-        last, self.seen = now if self.seen is None or not self.training else self.seen, now
-        return 1 + (last - now).square()
+@only_by_trainer(DIFFERS, "factor")
+def is_pulled_to_its_first_weights(self, batch):
+    if self.seen is None:
+        self.seen = self.fc.weight.detach().clone()
+    return 1 + (self.fc.weight - self.seen).square().sum()
 
 
-@trains("chain loop")
-class BestSoFar(Own):
-    def factor(self, batch):
-        mean = float(batch[0].mean())
-        self.seen = mean if self.seen is None else min(self.seen, mean)
-        return 1.0
+@trains("chain loop", "factor")
+def keeps_the_best(self, batch):
+    mean = float(batch[0].mean())
+    self.seen = mean if self.seen is None else min(self.seen, mean)
+    return 1.0
 
 
-@trains()
-class HiddenBuffer(Own):
-    def __init__(self, **options):
-        super().__init__()
-        self.register_buffer("steps", torch.zeros((), **options), persistent=False)
-
-    def factor(self, batch):
-        self.steps = self.steps + 1
-        return 1.0
+def counts_in_a_buffer(self, batch):
+    self.steps = self.steps + 1
+    return 1.0
 
 
-trains()(partial(HiddenBuffer, dtype=torch.int64), "HiddenIntegers")
+for name, ways, buffer in (
+    ("hidden buffer", "chain stack loop", lambda: nn.Buffer(torch.zeros(()), persistent=False)),
+    ("hidden buffer of integers", "chain stack loop", lambda: nn.Buffer(torch.tensor(0), persistent=False)),
+    ("buffer in the row", "loop", lambda: nn.Buffer(torch.zeros(()))),
+):
+    trains(ways, "factor", steps=buffer)(counts_in_a_buffer, name)
 
 
-@trains("loop")
-class Reassigned(Own):
-    """Counts in a buffer that is part of the model's row."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("steps", torch.zeros(()))
-
-    def factor(self, batch):
-        self.steps = self.steps + 1
-        return 1.0
-
-
-@trains("loop")
-class Average(Linear):
-    """Keeps a moving average of its inputs in the row."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("seen", torch.zeros(()))
-
-    def forward(self, inputs):
-        if self.training:
-            self.seen.lerp_(inputs.mean().detach(), 0.1)
-        return super().forward(inputs)
+@trains("loop", "forward", mean=lambda: nn.Buffer(torch.zeros(())))
+def keeps_a_moving_average_in_the_row(self, inputs):
+    if self.training:
+        self.mean.lerp_(inputs.mean().detach(), 0.1)
+    return self.fc(inputs.flatten(1))
 
 
 class Teacher(Own):
@@ -425,47 +337,24 @@ class Teacher(Own):
         return 1 + self.pull * (self.fc.weight - self.teacher.weight).square().sum()
 
 
+@trains("chain")
+class TeacherScores(Teacher):
+    """Trains without its teacher, but predicts by it."""
+
+    def outcomes(self, batch):
+        return self.losses(batch), self.teacher(batch[0].flatten(1)).argmax(1) == batch[1]
+
+
 trains("chain")(Teacher)  # in a loop, evaluation would share the teacher that training has changed
+only_by_trainer("changes the frozen parameter teacher.weight")(type("PulledByTeacher", (Teacher,), {"pull": 1.0}))
 
 
-@only_by_trainer("it changes the frozen parameter teacher.weight in place")
-class PulledByTeacher(Teacher):
-    pull = 1.0
-
-
-@only_by_trainer("its models differ")
-class FirstWeights(Own):
-    """Stores its first weights, and is pulled towards them."""
-
-    def factor(self, batch):
-        if self.seen is None:
-            self.seen = self.fc.weight.detach().clone()
-        return 1 + (self.fc.weight - self.seen).square().sum()
-
-
-@refused("InitialisedByData scores the same examples differently the second time")
-class InitialisedByData(Own):
-    """Sets a bias from its first batch."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("ready", torch.zeros((), dtype=torch.bool))
-
-    def factor(self, batch):
-        if not self.ready:
-            self.fc.bias.data.fill_(batch[0].mean())
-            self.ready = torch.ones((), dtype=torch.bool)
-        return 1.0
-
-
-@refused("Iterates scores the same examples differently the second time")
-class Iterates(Own):
-    def __init__(self):
-        super().__init__()
-        self.numbers = itertools.count(1)
-
-    def factor(self, batch):
-        return 1 / next(self.numbers)
+@refused(TWICE, "factor", ready=lambda: nn.Buffer(torch.zeros((), dtype=torch.bool)))
+def sets_its_bias_from_its_first_batch(self, batch):
+    if not self.ready:
+        self.fc.bias.data.fill_(batch[0].mean())
+        self.ready = torch.ones((), dtype=torch.bool)
+    return 1.0
 
 
 class Schedule:
@@ -476,110 +365,61 @@ class Schedule:
         return 1.0
 
 
-@trains()
-class Elsewhere(Own):
-    """Counts in an object within a list, for nothing."""
-
-    def __init__(self):
-        super().__init__()
-        self.schedules = [Schedule()]
-
-    def factor(self, batch):
-        return self.schedules[0]()
+trains(method="factor", held=lambda: [Schedule()])(lambda self, batch: self.held[0](), "an object in a list")
+refused(TWICE, "factor", held=lambda: itertools.count(1))(lambda self, batch: 1 / next(self.held), "an iterator")
+refused(TWICE, "factor", rng=lambda: torch.Generator().manual_seed(0))(
+    lambda self, batch: 1 + torch.rand((), generator=self.rng), "a generator in scores"
+)
+only_by_trainer("it has a random generator of its own", "factor", rng=lambda: random.Random(0))(
+    lambda self, batch: 5.0 if self.training and self.rng.random() < 0.02 else 1.0, "a generator in training"
+)
 
 
-@only_by_trainer("its models differ")
-class InALayer(Linear):
-    def __init__(self):
-        super().__init__()
-        self.seen = 0
-
-    def forward(self, inputs):
-        self.seen += self.training
-        return super().forward(inputs) / (1 + self.seen)
+@only_by_trainer(DIFFERS, "factor", bn=lambda: nn.BatchNorm1d(64))
+def subtracts_the_mean_of_its_first_batch(self, batch):
+    """This changes the statistics of its BatchNorm, too."""
+    inputs = batch[0].flatten(1)
+    self.seen = inputs.mean(0) if self.seen is None else self.seen
+    return self.bn(inputs - self.seen).square().mean()
 
 
-@only_by_trainer("its models differ")
-class FirstMean(Own):
-    """Subtracts the mean of its first batch, which changes the statistics of its BatchNorm, too."""
-
-    def __init__(self):
-        super().__init__()
-        self.bn = nn.BatchNorm1d(64)
-
-    def factor(self, batch):
-        inputs = batch[0].flatten(1)
-        self.seen = inputs.mean(0) if self.seen is None else self.seen
-        return self.bn(inputs - self.seen).square().mean()
+# BatchNorm whose statistics are means over all steps, which it counts in a tensor outside of the row
+only_by_trainer(DIFFERS)(
+    lambda: of_layers(nn.Linear(64, 8), nn.BatchNorm1d(8, momentum=None), nn.Linear(8, 10)), "momentum None"
+)
 
 
-@trains()
-class StepThatCounts(Own):
-    def training_step(self, batch, batch_idx):
-        self.seen = (self.seen or 0) + 1
-        return self.losses(batch).mean()
-
-
-@only_by_trainer("its models differ")
-class Momentless(Linear):
-    """BatchNorm whose statistics are means over all steps, which it counts in a tensor outside of the row."""
-
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8, momentum=None), nn.Linear(8, 10))
-
-
-@trains("stack loop")
-class FrozenStatistics(Linear):
-    """BatchNorm that `train` keeps in evaluation mode."""
-
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Sequential(nn.BatchNorm1d(64), nn.Linear(64, 10))
-
-    def train(self, mode: bool = True):
-        super().train(mode)
-        self.fc[0].eval()
-        return self
+@trains("stack loop", "train", fc=lambda: nn.Sequential(nn.BatchNorm1d(64), nn.Linear(64, 10)))
+def keeps_its_batch_norm_in_evaluation_mode(self, mode=True):
+    nn.Module.train(self, mode)
+    self.fc[0].eval()
+    return self
 
 
 # State outside of the object
 
 
-@refused("the same fit gives other models the second time")
+@refused(OUTSIDE)
 class InTheClass(Own):
     calls = 0
 
     def factor(self, batch):
-        if self.training:
-            type(self).calls += 1
+        type(self).calls += self.training
         return min(1.0, type(self).calls / 100)
 
 
-COUNT = [0]
+@refused(OUTSIDE)
+class TrainsByScores(Own):
+    """Counts in the class how often it was scored, and trains by that."""
 
+    scored = 0
 
-@refused("the same fit gives other models the second time")
-class Global(Own):
     def factor(self, batch):
-        COUNT[0] += self.training
-        return min(1.0, COUNT[0] / 100)
+        type(self).scored += not self.training
+        return 1.0 if not self.training else 1 / (1 + self.scored)
 
 
-@cache
-def ramp(count: int) -> Tensor:
-    return torch.linspace(0, 1, count)
-
-
-@trains("stack loop")
-class Caches(Own):
-    """Adds a table that the process keeps, and that must not have the type of the check's numbers."""
-
-    def forward(self, inputs):
-        return self.fc(inputs.flatten(1) + ramp(64))
-
-
-@refused("the same fit gives other models the second time")
+@refused(OUTSIDE)
 class HookOfALayer(Linear):
     def __init__(self):
         super().__init__()
@@ -592,216 +432,113 @@ class HookOfALayer(Linear):
         self.fc.register_forward_hook(scale)
 
 
-def in_a_closure() -> LightningModule:
-    count = 0
-
-    class Closure(Own):
-        def factor(self, batch):
-            nonlocal count
-            count += self.training
-            return 1 / (1 + count)
-
-    return Closure()
+@cache
+def ramp(count: int) -> Tensor:
+    return torch.linspace(0, 1, count)
 
 
-@refused("the same fit gives other models the second time")
-class TrainsByScores(Own):
-    """Counts in the class how often it was scored, and trains by that."""
-
-    scored = 0
-
-    def factor(self, batch):
-        type(self).scored += not self.training
-        return 1.0 if not self.training else 1 / (1 + self.scored)
-
-
-refused("the same fit gives other models the second time")(in_a_closure, "InAClosure")
+@trains("stack loop", "forward")
+def adds_a_table_that_the_process_keeps(self, inputs):
+    """The table must not have the type of the check's numbers."""
+    return self.fc(inputs.flatten(1) + ramp(64))
 
 
 # Random numbers
 
 
-@only_by_trainer("it draws random numbers")
 class Noisy(Own):
-    def losses(self, batch):
-        noise = torch.rand_like(batch[0]) if self.training else 0
-        return super().losses((batch[0] + noise, batch[1]))
+    """Adds noise to inputs, or mirrors one mini-batch in fifty."""
 
-
-class Rare(Own):
-    """Mirrors one mini-batch in fifty."""
-
-    def draw(self) -> float:
-        return float(torch.rand(()))
+    def __init__(self, draw: Callable[[], Any] | None = None):
+        super().__init__()
+        self.draw = draw
 
     def losses(self, batch):
-        inputs = batch[0].flip(-1) * 5 if self.training and self.draw() < 0.02 else batch[0]
+        inputs = batch[0]
+        if self.training and self.draw is None:
+            inputs = inputs + torch.rand_like(inputs)
+        elif self.training and self.draw() < 0.02:
+            inputs = inputs.flip(-1) * 5
         return super().losses((inputs, batch[1]))
 
 
-only_by_trainer("it draws random numbers")(Rare)
+only_by_trainer(DRAWS)(Noisy)
+only_by_trainer(DRAWS)(partial(Noisy, lambda: float(torch.rand(()))), "draws rarely")
+only_by_trainer(DRAWS)(partial(Noisy, random.random), "draws by Python")
+only_by_trainer(DRAWS)(partial(Noisy, lambda: np.random.rand()), "draws by NumPy")
 
 
-@only_by_trainer("it draws random numbers")
-class RareByPython(Rare):
-    def draw(self):
-        return random.random()
+only_by_trainer(DRAWS, "forward")(
+    lambda self, inputs: self.fc(dropout(inputs.flatten(1), 0.5, True)), "dropout in evaluation"
+)
+refused(
+    "another model, or scores differently, when it is built again from the same seed.*default_rng",
+    "forward",
+    shift=lambda: nn.Buffer(torch.from_numpy(np.random.default_rng().normal(size=10)).float()),
+)(lambda self, inputs: self.fc(inputs.flatten(1)), "a generator without a seed")
 
 
-@only_by_trainer("it draws random numbers")
-class RareInItsStep(Own):
-    def training_step(self, batch, batch_idx):
-        inputs = batch[0].flip(-1) * 5 if np.random.rand() < 0.02 else batch[0]  # as users do
-        return self.losses((inputs, batch[1])).mean()
+# What changes in place
 
 
-@only_by_trainer("it has a random generator of its own")
-class RareByItself(Rare):
-    def __init__(self):
-        super().__init__()
-        self.rng = random.Random(0)
-
-    def draw(self):
-        return self.rng.random()
-
-
-@refused("OwnGenerator scores the same examples differently the second time")
-class OwnGenerator(Own):
-    def __init__(self):
-        super().__init__()
-        self.rng = torch.Generator().manual_seed(0)
-
-    def factor(self, batch):
-        return 1 + torch.rand((), generator=self.rng)
-
-
-@only_by_trainer("it draws random numbers")
-class MonteCarlo(Linear):
-    """Drops inputs in evaluation, too."""
-
-    def forward(self, inputs):
-        return self.fc(dropout(inputs.flatten(1), 0.5, True))
-
-
-@refused("is another model, or scores differently, when it is built again from the same seed.*default_rng")
-class Unseeded(Linear):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("shift", torch.from_numpy(np.random.default_rng().normal(size=10)).float())
-
-
-# Weights that change in place
-
-
-@trains("loop")
-class MaxNorm(Own):
-    def losses(self, batch):
-        with torch.no_grad():
-            self.fc.weight.clamp_(-0.05, 0.05)
-        return super().losses(batch)
-
-
-@trains("loop")
-class FarClamp(Own):
-    """Clips weights where these few steps do not take them."""
+def before_losses(change: Callable[[Own, Batch], object]) -> Callable[[], LightningModule]:
+    """Makes a module that changes something before each of its losses."""
 
     def losses(self, batch):
         with torch.no_grad():
-            self.fc.weight.clamp_(-2, 2)
-        return super().losses(batch)
+            change(self, batch)
+        return Own.losses(self, batch)
+
+    return type("Own", (Own,), {"losses": losses})
 
 
-@trains("loop")
-class FarData(Own):
-    def forward(self, inputs):
-        self.fc.weight.data.clamp_(-2, 2)
-        return super().forward(inputs)
-
-
-@trains("loop")
-class ClampsInputs(Own):
-    def losses(self, batch):
-        batch[0].clamp_(max=0.7)
-        return super().losses(batch)
-
-
-@trains("loop")
-class ClampsLabels(Own):
-    def losses(self, batch):
-        batch[1].clamp_(max=8)
-        return super().losses(batch)
-
-
-@refused("ScalesInputs scores the same examples differently the second time")
-class ScalesInputs(Own):
-    def losses(self, batch):
-        batch[0].mul_(2)
-        return super().losses(batch)
-
-
-@only_by_trainer("does not require grad")
-class FreezesInItsLosses(Own):
-    def losses(self, batch):
-        self.fc.bias.requires_grad_(False)
-        return super().losses(batch)
-
-
-@trains("chain")  # in a loop, evaluation would share the frozen layer that training has changed
-class TeacherScores(Own):
-    """Trains without its teacher, but predicts by it."""
-
-    def __init__(self):
-        super().__init__()
-        self.teacher = nn.Linear(64, 10).requires_grad_(False)
-
-    def losses(self, batch):
-        if self.training:
-            with torch.no_grad():
-                self.teacher.weight.lerp_(self.fc.weight, 0.5)
-        return super().losses(batch)
-
-    def outcomes(self, batch):
-        return self.losses(batch), self.teacher(batch[0].flatten(1)).argmax(1) == batch[1]
+trains("loop")(before_losses(lambda self, batch: self.fc.weight.clamp_(-0.05, 0.05)), "clips weights")
+# where these few steps do not take them
+trains("loop")(before_losses(lambda self, batch: self.fc.weight.clamp_(-2, 2)), "clips weights far away")
+trains("loop")(before_losses(lambda self, batch: self.fc.weight.data.clamp_(-2, 2)), "clips data far away")
+trains("loop")(before_losses(lambda self, batch: batch[0].clamp_(max=0.7)), "clips inputs")
+trains("loop")(before_losses(lambda self, batch: batch[1].clamp_(max=8)), "clips labels")
+refused(TWICE)(before_losses(lambda self, batch: batch[0].mul_(2)), "scales inputs")
+only_by_trainer("does not require grad")(
+    before_losses(lambda self, batch: self.fc.bias.requires_grad_(False)), "freezes in its losses"
+)
 
 
 # Optimizers with something attached
 
 
-ATTACHED = "something is attached to the optimizer"
+class Attached(Own):
+    """Module that changes its optimizer."""
 
+    def __init__(self, attach: Callable[["Attached", torch.optim.Optimizer], object]):
+        super().__init__()
+        self.attach = attach
 
-@only_by_trainer(ATTACHED)
-class LateHook(Own):
-    """A hook of the optimizer that acts after more steps than these."""
-
-    def configure_optimizers(self):
-        optimizer, count = super().configure_optimizers(), itertools.count()
-        optimizer.register_step_post_hook(lambda *given: self.fc.weight.data.zero_() if next(count) > 100 else None)
-        return optimizer
-
-
-@only_by_trainer(ATTACHED)
-class PostStep(Own):
     def configure_optimizers(self):
         optimizer = super().configure_optimizers()
-        optimizer.register_step_post_hook(lambda *given: [p.data.clamp_(-0.05, 0.05) for p in self.parameters()])
+        self.attach(self, optimizer)
         return optimizer
 
 
-@only_by_trainer(ATTACHED)
-class ReplacedStep(Own):
-    def configure_optimizers(self):
-        optimizer = super().configure_optimizers()
+def attach_late_hook(self: Attached, optimizer: torch.optim.Optimizer) -> None:
+    """Attaches a hook that acts after more steps than these."""
+    count = itertools.count()
+    optimizer.register_step_post_hook(lambda *given: self.fc.weight.data.zero_() if next(count) > 100 else None)
 
-        def step(closure=None):
-            loss = closure() if closure else None
-            with torch.no_grad():
-                for p in self.parameters():
-                    p.sub_(0.01 * p.grad.sign())
-            return loss
 
-        optimizer.step = step
-        return optimizer
+def replace_step(self: Attached, optimizer: torch.optim.Optimizer) -> None:
+    def step(closure=None):
+        loss = closure() if closure else None
+        with torch.no_grad():
+            for p in self.parameters():
+                p.sub_(0.01 * p.grad.sign())
+        return loss
+
+    optimizer.step = step
+
+
+only_by_trainer(ATTACHED)(partial(Attached, attach_late_hook), "a hook that acts late")
+only_by_trainer(ATTACHED)(partial(Attached, replace_step), "a step of its own")
 
 
 class Decaying(SGD):
@@ -812,142 +549,93 @@ class Decaying(SGD):
         return result
 
 
-@only_by_trainer("optimizer Decaying")
-class Decays(Own):
-    def configure_optimizers(self):
-        return Decaying(self.parameters(), lr=0.1)
+def scheduled(self):
+    optimizer = SGD(self.parameters(), lr=0.1)
+    return [optimizer], [StepLR(optimizer, 1)]
 
 
-@only_by_trainer("the scheduler StepLR")
-class Scheduled(Own):
-    def configure_optimizers(self):
-        optimizer = super().configure_optimizers()
-        return [optimizer], [StepLR(optimizer, 1)]
-
-
-@only_by_trainer("the optimizer does not train all parameters")
-class TrainsOnlyItsBias(Own):
-    def configure_optimizers(self):
-        return SGD([self.fc.bias], lr=0.1)
-
-
-@only_by_trainer("configure_optimizers does not return one plain optimizer")
-class TwoOptimizers(Own):
-    def __init__(self):
-        super().__init__()
-        self.automatic_optimization = False
-
-    def training_step(self, batch, batch_idx):
-        for optimizer in self.optimizers():
-            optimizer.zero_grad()
-            self.manual_backward(self.losses(batch).mean())
-            optimizer.step()
-
-    def configure_optimizers(self):
-        return SGD([self.fc.weight], lr=0.1), SGD([self.fc.bias], lr=0.2)
+for name, configure, why in (
+    ("a subclass of SGD", lambda self: Decaying(self.parameters(), lr=0.1), "optimizer Decaying"),
+    ("a scheduler", scheduled, "the scheduler StepLR"),
+    ("a bias alone", lambda self: SGD([self.fc.bias], lr=0.1), "does not train all parameters"),
+):
+    only_by_trainer(why, "configure_optimizers")(configure, name)
+refused(UNCHANGED, "configure_optimizers")(lambda self: SGD(self.parameters(), lr=0.0), "a rate of 0")
 
 
 # Steps
 
 
-@trains()
 class Manual(Own):
+    """Module that optimizes by itself, by `times` steps for each batch."""
+
+    times = 1
+
     def __init__(self):
         super().__init__()
         self.automatic_optimization = False
 
     def training_step(self, batch, batch_idx):
-        optimizer = self.optimizers()
-        optimizer.zero_grad()
-        loss = self.losses(batch).mean()
-        self.manual_backward(loss)
-        optimizer.step()
+        optimizers = self.optimizers()
+        for optimizer in optimizers if isinstance(optimizers, list) else [optimizers] * self.times:
+            optimizer.zero_grad()
+            loss = self.losses(batch).mean()
+            self.manual_backward(loss)
+            optimizer.step()
         return loss
 
 
-@only_by_trainer("its models differ")
-class ManualTwice(Manual):
-    def training_step(self, batch, batch_idx):
-        super().training_step(batch, batch_idx)
-        return super().training_step(batch, batch_idx)
+def two_optimizers(self):
+    return SGD([self.fc.weight], lr=0.1), SGD([self.fc.bias], lr=0.2)
 
 
-@only_by_trainer("its models differ")
-class SkipsSome(Own):
-    """Returns no loss for a mini-batch without the labels 0 and 1."""
-
-    def training_step(self, batch, batch_idx):
-        return self.losses(batch).mean() if (batch[1] < 2).any() else None
-
-
-@only_by_trainer("its models differ")
-class Sum(Own):
-    def training_step(self, batch, batch_idx):
-        return self.losses(batch).sum()
+trains()(Manual)
+only_by_trainer(DIFFERS)(type("ManualTwice", (Manual,), {"times": 2}))
+only_by_trainer("does not return one plain optimizer")(
+    type("TwoOptimizers", (Manual,), {"configure_optimizers": two_optimizers})
+)
 
 
-@only_by_trainer("its models differ")
-class TwoLosses(Own):
-    def training_step(self, batch, batch_idx):
-        losses = self.losses(batch)
-        return losses.mean() if batch_idx % 2 == 0 else losses.max()
+def rate_in_its_step(self, batch, batch_idx):
+    self.optimizers().param_groups[0]["lr"] = 0.1 / (1 + batch_idx)
+    return self.losses(batch).mean()
 
 
-@only_by_trainer("its models differ")
-class SmoothStep(Own):
-    def training_step(self, batch, batch_idx):
-        return cross_entropy(self(batch[0]), batch[1], label_smoothing=0.1)
+def hard_mining(self, batch, batch_idx):
+    """Trains on the eight largest losses, which in small mini-batches are all."""
+    losses = self.losses(batch)
+    return losses.topk(min(8, len(losses))).values.mean()
 
 
-@only_by_trainer("its models differ")
-class Penalised(Own):
-    def training_step(self, batch, batch_idx):
-        return self.losses(batch).mean() + 0.1 * self.fc.weight.square().sum()
+STEPS: dict[str, Callable[..., Any]] = {
+    "no loss without the labels 0 and 1": lambda self, batch, batch_idx: (
+        self.losses(batch).mean() if (batch[1] < 2).any() else None
+    ),
+    "a sum": lambda self, batch, batch_idx: self.losses(batch).sum(),
+    "smoothed labels": lambda self, batch, batch_idx: cross_entropy(self(batch[0]), batch[1], label_smoothing=0.1),
+    "a penalty": lambda self, batch, batch_idx: self.losses(batch).mean() + 0.1 * self.fc.weight.square().sum(),
+    "an ignored label": lambda self, batch, batch_idx: cross_entropy(self(batch[0]), batch[1], ignore_index=9),
+    "hard examples": hard_mining,
+    "its rate": rate_in_its_step,
+}
+for name, step in STEPS.items():
+    only_by_trainer(DIFFERS, "training_step")(step, f"step of {name}")
 
 
-@only_by_trainer("its models differ")
+@only_by_trainer(DIFFERS)
 class WeightedMean(Own):
     """PyTorch's weighted mean, which divides by the sum of the weights."""
 
     weights = torch.tensor([1.0] * 5 + [8.0] * 5)
 
-    def losses(self, batch):
-        return cross_entropy(self(batch[0]), batch[1], weight=self.weights.to(batch[0].dtype), reduction="none")
+    def losses(self, batch, reduction="none"):
+        return cross_entropy(self(batch[0]), batch[1], self.weights.to(batch[0].dtype), reduction=reduction)
 
     def training_step(self, batch, batch_idx):
-        return cross_entropy(self(batch[0]), batch[1], weight=self.weights.to(batch[0].dtype))
+        return self.losses(batch, "mean")
 
 
-@only_by_trainer("its models differ")
-class IgnoresALabel(Own):
-    def training_step(self, batch, batch_idx):
-        return cross_entropy(self(batch[0]), batch[1], ignore_index=9)
-
-
-@only_by_trainer("its models differ")
-class CountsALabel(Own):
-    def losses(self, batch):
-        self.seen = (self.seen or 0) + (int((batch[1] == 7).any()) if self.training else 0)
-        return cross_entropy(self(batch[0]) * (1 + self.seen), batch[1], reduction="none")
-
-
-@only_by_trainer("its models differ")
-class HardMining(Own):
-    """Trains on the eight largest losses, which in small mini-batches are all."""
-
-    def training_step(self, batch, batch_idx):
-        losses = self.losses(batch)
-        return losses.topk(min(8, len(losses))).values.mean()
-
-
-@only_by_trainer("its models differ")
-class RateInItsStep(Own):
-    def training_step(self, batch, batch_idx):
-        self.optimizers().param_groups[0]["lr"] = 0.1 / (1 + batch_idx)
-        return self.losses(batch).mean()
-
-
-@only_by_trainer("its models differ")
+@only_by_trainer(DIFFERS)
 class Validates(Own):
     """Changes its weights in a validation loop of its own."""
 
@@ -958,13 +646,25 @@ class Validates(Own):
         self.fc.weight.data.mul_(0.5)
 
 
+@only_by_trainer(DIFFERS)
+class AssignedStep(Classification):
+    """A step of a ready-made task that is chosen in __init__."""
+
+    def __init__(self):
+        super().__init__(MCLR(SHAPE, 10), PLAIN)
+        self.training_step = self.smooth
+
+    def smooth(self, batch, batch_idx):
+        return cross_entropy(self(batch[0]), batch[1], label_smoothing=0.9)
+
+
 # Hooks, in the class, assigned to the object, or by callbacks
 
 
-@only_by_trainer("hook on_train_epoch_end")
-class Hooked(Own):
-    def on_train_epoch_end(self):
-        pass
+only_by_trainer("hook on_train_epoch_end", "on_train_epoch_end")(lambda self: None, "a hook")
+only_by_trainer("hook clip_gradients", "clip_gradients")(
+    lambda self, optimizer, *rest, **named: nn.utils.clip_grad_norm_(self.parameters(), 5.0), "clips by itself"
+)
 
 
 @only_by_trainer("hook on_train_batch_end")
@@ -976,29 +676,6 @@ class Assigned(Own):
     def clamp(self, *given, **named):
         for parameter in self.parameters():
             parameter.data.clamp_(-0.02, 0.02)
-
-
-@only_by_trainer("hook configure_gradient_clipping")
-class Signs(Own):
-    def __init__(self):
-        super().__init__()
-        self.configure_gradient_clipping = self.take_signs
-
-    def take_signs(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None):
-        for parameter in self.parameters():
-            parameter.grad.sign_()
-
-
-@only_by_trainer("its models differ")
-class AssignedStep(Classification):
-    """A step of a ready-made task that is chosen in __init__."""
-
-    def __init__(self):
-        super().__init__(MCLR(SHAPE, 10), PLAIN)
-        self.training_step = self.smooth
-
-    def smooth(self, batch, batch_idx):
-        return cross_entropy(self(batch[0]), batch[1], label_smoothing=0.9)
 
 
 class Ema(Callback):
@@ -1015,22 +692,16 @@ class Ema(Callback):
         pl_module.fc.load_state_dict(self.mean)
 
 
-for name, callback in {
-    "Ema": Ema,
-    "Accumulates": lambda: GradientAccumulationScheduler({0: 4}),
-    "Swa": lambda: StochasticWeightAveraging(0.01, swa_epoch_start=0.5),
-}.items():
-    own = {"configure_callbacks": partial(lambda callback, self=None: [callback()], callback)}
-    only_by_trainer("hook configure_callbacks")(type(name, (Own,), own))
+CALLBACKS = {
+    "moving average": lambda self: [Ema()],
+    "accumulated gradients": lambda self: [GradientAccumulationScheduler({0: 4})],
+    "averaged weights": lambda self: [StochasticWeightAveraging(0.01, swa_epoch_start=0.5)],
+}
+for name, callbacks in CALLBACKS.items():
+    only_by_trainer("hook configure_callbacks", "configure_callbacks")(callbacks, name)
 
 
-@only_by_trainer("hook on_fit_start")
-class AccumulatesByItself(Own):
-    def on_fit_start(self):
-        self.trainer.accumulate_grad_batches = 4
-
-
-@refused("the parameter frozen.weight is trained in a fit, but is not part of the model")
+@refused("frozen.weight is trained in a fit, but is not part of the model")
 class Unfreezes(Own):
     def __init__(self):
         super().__init__()
@@ -1044,71 +715,44 @@ class Unfreezes(Own):
 
 
 for name in ("setup", "configure_model", "prepare_data"):
-    own = {name: lambda self, stage=None: setattr(self, "scale", 10.0)}
-    refused(f"has the hook {name}, which is not called.*do in __init__ what it does")(type(f"Has_{name}", (Own,), own))
+    refused(f"has the hook {name}, ", name)(lambda self, stage=None: setattr(self, "scale", 10.0), f"hook {name}")
 
 
 # Losses that depend on each other, have a fixed type, or take gradients
 
 
-@trains("loop")
-class Coupled(Own):
-    def factor(self, batch):
-        return 1 + batch[0].mean()
+def balanced(self, batch):
+    """Lets each label of a mini-batch count the same."""
+    counts = nn.functional.one_hot(batch[1], 10).sum(0)
+    return len(batch[1]) / counts[batch[1]] / (counts > 0).sum()
 
 
-@trains("loop")
-class Standardised(Own):
-    def forward(self, inputs):
-        inputs = inputs.flatten(1)
-        return self.fc(inputs - inputs.mean(0)) if self.training else self.fc(inputs)
+trains("loop", "factor")(lambda self, batch: 1 + batch[0].mean(), "a factor of the batch")
+trains("loop", "factor")(balanced)
 
 
-@trains("loop")
-class Balanced(Own):
-    """Each label of a mini-batch counts the same."""
-
-    def factor(self, batch):
-        counts = nn.functional.one_hot(batch[1], 10).sum(0)
-        return len(batch[1]) / counts[batch[1]] / (counts > 0).sum()
+@trains("loop", precision="32-true", method="losses")
+def computes_in_bfloat16(self, batch):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = self(batch[0])
+    return cross_entropy(logits.float(), batch[1], reduction="none")
 
 
-@trains("stack loop", precision="32-true")
-class Upcast(Own):
-    def losses(self, batch):
-        return cross_entropy(self(batch[0]).float(), batch[1], reduction="none")
+CASTS = {
+    "float32": lambda self, batch: cross_entropy(self(batch[0]).float(), batch[1], reduction="none"),
+    "half precision": lambda self, batch: cross_entropy(self(batch[0]).half().float(), batch[1], reduction="none"),
+}
+for name, losses in CASTS.items():
+    trains("stack loop", precision="32-true", method="losses")(losses, f"losses in {name}")
 
 
-@trains("loop", precision="32-true")
-class Autocast(Own):
-    def losses(self, batch):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            logits = self(batch[0])
-        return cross_entropy(logits.float(), batch[1], reduction="none")
-
-
-@trains("stack loop", precision="32-true")
-class HalfPrecision(Own):
-    def losses(self, batch):
-        return cross_entropy(self(batch[0]).half().float(), batch[1], reduction="none")
-
-
-@trains("stack loop", precision="32-true")
-class FixedMatrix(Own):
-    """Multiplies by a float32 matrix in an attribute."""
-
-    def __init__(self):
-        super().__init__()
-        self.matrix = torch.eye(64) * 1.5
-
-    def forward(self, inputs):
-        return self.fc(inputs.flatten(1) @ self.matrix)
-
-
-@trains("stack loop")
-class Constant(Own):
-    def forward(self, inputs):
-        return self.fc((inputs.flatten(1) - torch.tensor(0.3)) * torch.ones(64) / torch.tensor(0.4))
+trains("stack loop", "forward", precision="32-true", matrix=lambda: torch.eye(64) * 1.5)(
+    lambda self, inputs: self.fc(inputs.flatten(1) @ self.matrix), "a float32 matrix in an attribute"
+)
+trains("stack loop", "forward")(
+    lambda self, inputs: self.fc((inputs.flatten(1) - torch.tensor(0.3)) * torch.ones(64) / torch.tensor(0.4)),
+    "constants in forward",
+)
 
 
 class Penalty(Own):
@@ -1121,9 +765,6 @@ class Penalty(Own):
         return losses + gradient.flatten(1).square().sum(1)
 
 
-refused("scores are computed without gradients: take a gradient inside of `with torch.enable_grad")(Penalty)
-
-
 @trains("loop")
 class PenaltyEnabled(Penalty):
     def losses(self, batch):
@@ -1131,37 +772,13 @@ class PenaltyEnabled(Penalty):
             return super().losses(batch)
 
 
-@trains("loop")
-class Adversarial(Own):
-    """Trains on examples that are changed by the sign of their gradient."""
-
-    def losses(self, batch):
-        if not self.training:
-            return super().losses(batch)
-        inputs = batch[0].clone().requires_grad_()
-        (gradient,) = torch.autograd.grad(super().losses((inputs, batch[1])).sum(), inputs)
-        return super().losses((batch[0] + 0.1 * gradient.sign(), batch[1]))
+refused("scores are computed without gradients")(Penalty)
 
 
-@trains("stack loop")
-class EvaluatesInside(Own):
-    """Puts itself into evaluation mode in its losses."""
-
-    def __init__(self):
-        super().__init__()
-        self.drop = nn.Dropout(0.5)
-
-    def losses(self, batch):
-        self.eval()
-        return cross_entropy(self.fc(self.drop(batch[0].flatten(1))), batch[1], reduction="none")
-
-
-@trains("stack loop")
-class CutOff(Own):
-    """Cuts off losses where usual examples do not reach."""
-
-    def losses(self, batch):
-        return super().losses(batch).clamp(max=1000)
+@trains("stack loop", "losses", drop=lambda: nn.Dropout(0.5))
+def evaluates_in_its_losses(self, batch):
+    self.eval()
+    return cross_entropy(self.fc(self.drop(batch[0].flatten(1))), batch[1], reduction="none")
 
 
 @only_by_trainer("has no gradient|does not require grad")
@@ -1175,104 +792,81 @@ class DetachedLosses(Own):
         return cross_entropy(self(batch[0]), batch[1])
 
 
-@refused("training leaves the model unchanged")
-class DetachedFeatures(Own):
-    def losses(self, batch):
-        return cross_entropy(self(batch[0]).detach() + 0 * self.fc.bias.sum(), batch[1], reduction="none")
-
-
-@refused("training leaves the model unchanged")
-class ZeroRate(Own):
-    def configure_optimizers(self):
-        return SGD(self.parameters(), lr=0.0)
+refused(UNCHANGED, "losses")(
+    lambda self, batch: cross_entropy(self(batch[0]).detach() + 0 * self.fc.bias.sum(), batch[1], reduction="none"),
+    "detached features",
+)
 
 
 # Layers
 
 
-def attention(dropout: float) -> list[nn.Module]:
-    return [nn.TransformerEncoderLayer(8, 2, 16, dropout, batch_first=True), nn.Flatten(), nn.Linear(64, 10)]
-
-
 @trains("stack loop")
-class Tied(nn.Module):
-    def __init__(self):
+def tied_weights() -> LightningModule:
+    first, second = nn.Linear(64, 64), nn.Linear(64, 64)
+    second.weight = first.weight
+    return of_layers(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(64, 10))
+
+
+class Spare(Own):
+    """Has a layer that no loss uses, which weight decay in a loop would change.
+
+    Args:
+        decay: Weight decay.
+    """
+
+    def __init__(self, decay: float):
         super().__init__()
-        self.a, self.b, self.c = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 10)
-        self.b.weight = self.a.weight
-
-    def forward(self, inputs):
-        return self.c(self.b(self.a(inputs.flatten(1)).relu()).relu())
-
-
-@trains("loop")
-class SpectralNorm(Linear):
-    def __init__(self):
-        super().__init__()
-        first = nn.utils.parametrizations.spectral_norm(nn.Linear(64, 32))
-        self.fc = nn.Sequential(first, nn.ReLU(), nn.Linear(32, 10))
-
-
-@trains("stack loop")
-class Spare(Linear):
-    """Has a layer that no loss uses."""
-
-    def __init__(self):
-        super().__init__()
-        self.spare = nn.Linear(3, 3)
-
-
-class DecayedSpare(Own):
-    """Has a layer that no loss uses, which weight decay in a loop would change."""
-
-    def __init__(self):
-        super().__init__()
-        self.spare = nn.Linear(3, 3)
+        self.spare, self.decay = nn.Linear(3, 3), decay
 
     def configure_optimizers(self):
-        return SGD(self.parameters(), lr=0.1, weight_decay=0.1)
+        return SGD(self.parameters(), lr=0.1, weight_decay=self.decay)
 
 
-only_by_trainer("its models differ")(DecayedSpare)
+trains("stack loop")(partial(Spare, 0.0), "a spare layer")
+only_by_trainer(DIFFERS)(partial(Spare, 0.1), "a spare layer that decays")
 
 
-@refused("the parameter late.weight is trained in a fit, but is not part of the model")
-class MakesALayer(Own):
-    def forward(self, inputs):
-        if not hasattr(self, "late"):
-            self.late = nn.Linear(10, 10)
-        return self.late(super().forward(inputs))
+@refused("late.weight is trained in a fit, but is not part of the model", "forward")
+def makes_a_layer(self, inputs):
+    if not hasattr(self, "late"):
+        self.late = nn.Linear(10, 10)
+    return self.late(self.fc(inputs.flatten(1)))
 
 
-@refused("a copy of the module has the same fc.weight, but every client trains a copy")
-class SharesItself(Own):
-    def __deepcopy__(self, memo):
-        return self
+refused("a copy of the module has the same fc.weight", "__deepcopy__")(lambda self, memo: self, "shares itself")
 
 
-@trains("loop")
-class SparseGradients(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embedding, self.fc = nn.Embedding(16, 4, sparse=True), nn.Linear(256, 10)
-
-    def forward(self, inputs):
-        return self.fc(self.embedding((inputs.flatten(1) * 15).long()).flatten(1))
-
-
-trains("stack loop")(
-    lambda: Classification(nn.Sequential(nn.Flatten(1, 2), *attention(0.0)), PLAIN), "attention without dropout"
+trains("loop", "forward", embedding=lambda: nn.Embedding(16, 4, sparse=True), fc=lambda: nn.Linear(256, 10))(
+    lambda self, inputs: self.fc(self.embedding((inputs.flatten(1) * 15).long()).flatten(1)), "sparse gradients"
 )
-only_by_trainer("it draws random numbers")(
-    lambda: Classification(nn.Sequential(nn.Flatten(1, 2), *attention(0.2)), PLAIN), "attention with dropout"
-)
-only_by_trainer("it draws random numbers")(lambda: of_layers(nn.Linear(64, 12), nn.RReLU(), nn.Linear(12, 10)), "RReLU")
+
+
+def attention(dropout: float) -> LightningModule:
+    encoder = nn.TransformerEncoderLayer(8, 2, 16, dropout, batch_first=True)
+    return classification(nn.Flatten(1, 2), encoder, nn.Flatten(), nn.Linear(64, 10))
+
+
+def spectral() -> LightningModule:
+    return of_layers(nn.utils.parametrizations.spectral_norm(nn.Linear(64, 32)), nn.ReLU(), nn.Linear(32, 10))
+
+
+def with_backward_hooks() -> LightningModule:
+    first, last = nn.Linear(64, 32), nn.Linear(32, 10)
+    for layer in (first, last):
+        layer.register_full_backward_hook(lambda m, into, out: tuple(None if g is None else g / 10 for g in into))
+    return of_layers(first, nn.ReLU(), last)
+
+
+trains("stack loop")(lambda: attention(0.0), "attention without dropout")
+only_by_trainer(DRAWS)(lambda: attention(0.2), "attention with dropout")
+only_by_trainer(DRAWS)(lambda: of_layers(nn.Linear(64, 12), nn.RReLU(), nn.Linear(12, 10)), "RReLU")
 trains("loop")(
-    lambda: Classification(
-        nn.Sequential(nn.InstanceNorm2d(1, track_running_stats=True), nn.Flatten(), nn.Linear(64, 10)), PLAIN
-    ),
+    lambda: classification(nn.InstanceNorm2d(1, track_running_stats=True), nn.Flatten(), nn.Linear(64, 10)),
     "InstanceNorm",
 )
+trains("loop")(spectral)
+trains("loop")(with_backward_hooks)
 
 
 class Reader(nn.Module):
@@ -1290,14 +884,14 @@ class Reader(nn.Module):
         if self.packed:
             rows = nn.utils.rnn.pack_padded_sequence(rows, [8] * len(rows), batch_first=True)
             return self.fc(self.layer(rows)[1][-1])
-        return self.fc(self.layer(rows)[0][:, -1])
+        return self.fc(self.layer(input=rows, hx=None)[0][:, -1])  # the names of PyTorch's arguments
 
 
 class OwnGRU(nn.GRU):
     """User's subclass of GRU, whose forward may do anything."""
 
-    def forward(self, *given: Any) -> Any:
-        outputs, last = super().forward(*given)
+    def forward(self, *given: Any, **named: Any) -> Any:
+        outputs, last = super().forward(*given, **named)
         return outputs * 2, last
 
 
@@ -1324,49 +918,37 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], str]] = {
 }
 for name, (layer, given, ways) in LAYERS.items():
     make = partial(lambda layer, given: Classification(Reader(layer(), **given), PLAIN), layer, given)
-    add(ways, "" if ways else "it draws random numbers")(make, name)
+    add(ways, "" if ways else DRAWS)(make, name)
 
 
-def with_hook(scale: float) -> nn.Module:
-    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-    for layer in (net[1], net[3]):
-        layer.register_full_backward_hook(lambda m, into, out: tuple(None if g is None else g * scale for g in into))
-    return net
-
-
-trains("loop")(lambda: Classification(with_hook(0.1), PLAIN), "BackwardHook")
+@trains("stack loop", "forward", mask=lambda: nn.Buffer(torch.triu(torch.full((8, 8), -inf), 1)))
+def attends_with_a_mask_of_inf(self, inputs):
+    rows = inputs.flatten(1, 2)
+    return self.fc(((rows @ rows.mT + self.mask).softmax(-1) @ rows).flatten(1))
 
 
 @trains("stack loop")
-class Mask(Linear):
-    """Causal self-attention over rows, with a mask of -inf, which is in no row."""
+class MergesInEval(Own):
+    """Adds a second weight to the first one when it leaves training, as libraries of adapters do."""
 
     def __init__(self):
         super().__init__()
-        self.register_buffer("mask", torch.triu(torch.full((8, 8), -inf), 1))
+        self.up, self.merged = nn.Parameter(torch.zeros(10, 64)), None
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.merged = None if mode else (self.fc.weight + self.up).detach()
+        return self
 
     def forward(self, inputs):
-        rows = inputs.flatten(1, 2)
-        return self.fc(((rows @ rows.mT + self.mask).softmax(-1) @ rows).flatten(1))
+        weight = self.fc.weight + self.up if self.merged is None else self.merged
+        return nn.functional.linear(inputs.flatten(1), weight, self.fc.bias)
 
 
-@trains()
-class ByMethod(Linear):
-    """Refers to its layers by a method, which copies bind to themselves, and by the arguments of a hook."""
-
-    def __init__(self):
-        super().__init__()
-        self.head = self.apply_layer
-        self.fc.register_forward_hook(lambda layer, given, outputs: outputs + 0 * layer.bias)
-
-    def apply_layer(self, features):
-        return self.fc(features)
-
-    def forward(self, inputs):
-        return self.head(inputs.flatten(1))
+# Layers that are not registered, or not copied
 
 
-NOT_OWN = r"depend on a parameter of shape .* not part of the module, .* neither trained nor sent; .*nn.ModuleList"
+NOT_OWN = r"depend on a parameter of shape .* not part of the module, .* neither trained nor sent"
 
 
 class Hidden(nn.Module):
@@ -1398,16 +980,29 @@ trains("stack loop", precision="32-true")(
 )
 
 
+@trains()
+class ByMethod(Linear):
+    """Refers to its layers by a method, which copies bind to themselves, and by the arguments of a hook."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = self.apply_layer
+        self.fc.register_forward_hook(lambda layer, given, outputs: outputs + 0 * layer.bias)
+
+    def apply_layer(self, features):
+        return self.fc(features)
+
+    def forward(self, inputs):
+        return self.head(inputs.flatten(1))
+
+
 @refused("computed with other layers than the module's own")
-class ByLambda(Linear):
+class ByLambda(ByMethod):
     """A lambda that refers to the original module, so that a copy computes with the original's layer."""
 
     def __init__(self):
         super().__init__()
         self.head = lambda features: self.fc(features)
-
-    def forward(self, inputs):
-        return self.head(inputs.flatten(1))
 
 
 @refused(NOT_OWN)
@@ -1420,37 +1015,77 @@ class ByHook(Linear):
         self.fc.register_forward_hook(lambda layer, given, outputs: outputs * self.scale)
 
 
-@refused("scores the same examples differently the second time: .*let the module change only in training")
-class CountsScores(Linear):
-    calls = 0
-
-    def forward(self, inputs):
-        self.calls += 1
-        return super().forward(inputs) / (1 + self.calls)
+# What a copy or a row cannot hold, and methods of other forms
 
 
-# What a copy or a row cannot hold
-
-
-def with_part(**parts: Callable[[nn.Module], Any]) -> LightningModule:
+def with_part(make: Callable[[Any], Any]) -> LightningModule:
     net = Linear()
-    for name, make in parts.items():
-        setattr(net, name, make(net))
+    net.part = make(net)
     return Classification(net, PLAIN)
 
 
-def with_gradient_hook(name: str, hook: Callable[[Any], object]) -> LightningModule:
+def with_gradient_hook(name: str, hook: Callable[[Any], object], frozen: bool = False) -> LightningModule:
     net = Linear()
     getattr(net.fc.weight, name)(hook)
+    net.fc.weight.requires_grad_(not frozen)
     return Classification(net, PLAIN)
 
 
-@trains()
-class HookOfAFrozenWeight(Linear):
-    def __init__(self):
-        super().__init__()
-        self.fc.weight.register_hook(lambda gradient: None)
-        self.fc.weight.requires_grad_(False)
+def weight_normed() -> LightningModule:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch warns about this setting
+        return of_layers(nn.utils.weight_norm(nn.Linear(64, 10)))
+
+
+trains()(lambda: with_gradient_hook("register_hook", lambda gradient: None, True), "hook of a frozen weight")
+REFUSED: dict[str, tuple[Callable[[], LightningModule], str]] = {
+    "hook on a gradient": (
+        lambda: with_gradient_hook("register_hook", lambda gradient: gradient.clamp(-1, 1)),
+        "net.fc.weight has a hook on its gradient .*on_before_optimizer_step",
+    ),
+    "hook after accumulation": (
+        lambda: with_gradient_hook("register_post_accumulate_grad_hook", lambda weight: weight.grad.zero_()),
+        "net.fc.weight has a hook on its gradient",
+    ),
+    "complex parameter": (
+        lambda: with_part(lambda net: nn.Parameter(torch.ones(2, dtype=torch.complex64))),
+        "net.part is complex, .*view_as_real",
+    ),
+    "complex buffer": (
+        lambda: with_part(lambda net: nn.Buffer(torch.ones(2, dtype=torch.complex64))),
+        "net.part is complex, .*view_as_real",
+    ),
+    "sparse buffer": (
+        lambda: with_part(lambda net: nn.Buffer(torch.eye(3).to_sparse())),
+        "net.part is sparse, .*to_dense",
+    ),
+    "derived tensor": (lambda: with_part(lambda net: net.fc.weight * 2), r"net \(Linear\) cannot be copied"),
+    "lazy layer": (lambda: of_layers(nn.LazyLinear(10)), r"net.1 \(LazyLinear\) has no weights .*sizes"),
+    "lazy buffers": (
+        lambda: of_layers(nn.Linear(64, 10), nn.LazyBatchNorm1d()),
+        r"net.2 \(LazyBatchNorm1d\) has no weights",
+    ),
+    "weight_norm": (weight_normed, r"net.1 \(Linear\) cannot be copied.*parametrizations.weight_norm"),
+    "script": (
+        lambda: Classification(torch.jit.script(nn.Linear(64, 10)), PLAIN),
+        r"net \(RecursiveScriptModule\) is compiled .*before torch.jit.script",
+    ),
+    "trace": (
+        lambda: of_layers(torch.jit.trace(nn.Linear(64, 10), torch.zeros(2, 64))),
+        r"net.1 \(TopLevelTracedModule\) is compiled by torch.jit",
+    ),
+}
+for name, (make, why) in REFUSED.items():
+    refused(why)(make, name)
+
+refused("train returns None; return self", "train")(
+    lambda self, mode=True: nn.Module.train(self, mode) and None, "train returns nothing"
+)
+refused("has no `losses", "losses")((), "a list of losses")
+refused("scores is <bound method", "scores")(lambda self, batch: self.losses(batch), "scores as a method")
+trains(method="state_dict")(lambda self: LightningModule.state_dict(self), "a state_dict of its own")
+# not the method of our tasks, which takes no arguments
+trains(method="penalty")(lambda self, outputs: outputs.square().sum(), "a penalty of outputs")
 
 
 @trains()
@@ -1470,122 +1105,7 @@ class WithoutForward(Classification):
         return {"logits": self.net(inputs)}
 
 
-def weight_normed() -> LightningModule:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch warns about this setting
-        return Classification(nn.Sequential(nn.Flatten(), nn.utils.weight_norm(nn.Linear(64, 10))), PLAIN)
-
-
-def of_layers(*layers: nn.Module) -> LightningModule:
-    return Classification(nn.Sequential(nn.Flatten(), *layers), PLAIN)
-
-
-REFUSED: dict[str, tuple[Callable[[], LightningModule], str]] = {
-    "hook on a gradient": (
-        partial(with_gradient_hook, "register_hook", lambda gradient: gradient.clamp(-1, 1)),
-        r"net.fc.weight has a hook on its gradient .*on_before_optimizer_step",
-    ),
-    "hook after accumulation": (
-        partial(with_gradient_hook, "register_post_accumulate_grad_hook", lambda weight: weight.grad.zero_()),
-        "net.fc.weight has a hook on its gradient",
-    ),
-    "complex parameter": (
-        partial(with_part, turn=lambda net: nn.Parameter(torch.ones(2, dtype=torch.complex64))),
-        r"net.turn is complex, .*view_as_real",
-    ),
-    "complex buffer": (
-        partial(with_part, turn=lambda net: nn.Buffer(torch.ones(2, dtype=torch.complex64))),
-        r"net.turn is complex, .*view_as_real",
-    ),
-    "sparse buffer": (
-        partial(with_part, graph=lambda net: nn.Buffer(torch.eye(3).to_sparse())),
-        r"net.graph is sparse, .*to_dense",
-    ),
-    "lazy layer": (partial(of_layers, nn.LazyLinear(10)), r"net.1 \(LazyLinear\) has no weights .*sizes"),
-    "lazy buffers": (
-        lambda: of_layers(nn.Linear(64, 10), nn.LazyBatchNorm1d()),
-        r"net.2 \(LazyBatchNorm1d\) has no weights",
-    ),
-    "weight_norm": (weight_normed, r"net.1 \(Linear\) cannot be copied.*parametrizations.weight_norm"),
-    "script": (
-        lambda: Classification(torch.jit.script(nn.Linear(64, 10)), PLAIN),
-        r"net \(RecursiveScriptModule\) is compiled .*before torch.jit.script",
-    ),
-    "trace": (
-        lambda: of_layers(torch.jit.trace(nn.Linear(64, 10), torch.zeros(2, 64))),
-        r"net.1 \(TopLevelTracedModule\) is compiled by torch.jit",
-    ),
-    "derived tensor": (
-        partial(with_part, twice=lambda net: net.fc.weight * 2),
-        r"net \(Linear\) cannot be copied.*in forward \(RuntimeError: Only Tensors",
-    ),
-}
-for name, (make, why) in REFUSED.items():
-    refused(why)(make, name)
-
-
-# The tests
-
-
-@only_by_trainer("hook clip_gradients")
-class ClipsByItself(Own):
-    def clip_gradients(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None):
-        nn.utils.clip_grad_norm_(self.parameters(), 5.0)
-
-
-@refused("TrainReturnsNothing.train returns None; return self")
-class TrainReturnsNothing(Own):
-    def train(self, mode=True):
-        super().train(mode)
-
-
-@trains()
-class OwnStateDict(Own):
-    def state_dict(self):
-        return super().state_dict()
-
-
-@trains()
-class PenaltyOfOthers(Own):
-    """Its method `penalty` is not that of our tasks, which takes no arguments."""
-
-    def penalty(self, outputs):
-        return outputs.square().sum()
-
-
-@trains()
-class InADictionary(Own):
-    def configure_optimizers(self):
-        return {"optimizer": SGD(self.parameters(), lr=0.1)}
-
-
-@refused("ListOfLosses has no `losses")
-class ListOfLosses(Own):
-    losses = ()
-
-
-@refused(r"ScoresAsAMethod.scores is <bound method")
-class ScoresAsAMethod(Own):
-    def scores(self, batch):
-        return self.losses(batch)
-
-
-@trains("stack loop")
-class MergesInEval(Own):
-    """Adds a second weight to the first one when it leaves training, as libraries of adapters do."""
-
-    def __init__(self):
-        super().__init__()
-        self.up, self.merged = nn.Parameter(torch.zeros(10, 64)), None
-
-    def train(self, mode=True):
-        super().train(mode)
-        self.merged = None if mode else (self.fc.weight + self.up).detach()
-        return self
-
-    def forward(self, inputs):
-        weight = self.fc.weight + self.up if self.merged is None else self.merged
-        return nn.functional.linear(inputs.flatten(1), weight, self.fc.bias)
+# The test
 
 
 @pytest.fixture(scope="module")

@@ -1,58 +1,44 @@
-"""Tests that a simulated GPU gives the CPU's bits, and counts its launches, copies and waits."""
+"""Tests that a simulated GPU gives the CPU's bits, and that steps and evaluation do not wait for it or copy to it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from threading import Semaphore, current_thread
+from types import SimpleNamespace
 from typing import Literal
 
 import pytest
 import torch
+from digits_experiment import digits
 from pretended_gpu import Counts, PretendedGPU, pretended
-from ragged import SHAPE, ragged_data, task
-from test_batch_norm import Residual
-from test_frozen import ViT
+from ragged import SHAPE, SIZES, ragged_data, task
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.testing import assert_close
 
+import lit_cfl
 from lit_cfl import nets
 from lit_cfl.aggregation import discrepancy, mean_by_cluster
+from lit_cfl.algorithms import FedAvg
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.data.examples import View
+from lit_cfl.engines.cohort import split_clients
 from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked import way as stack_way
-from lit_cfl.nets import MCLR, MLP, MNISTCNN, VGG16
+from lit_cfl.engines.stacked.lane_steps import Steps
+from lit_cfl.engines.stacked.way import StackWay
+from lit_cfl.errors import Notice
+from lit_cfl.local_work import Budget
+from lit_cfl.nets import MLP, VGG16
 from lit_cfl.tasks import Classification
 
 pytestmark = pytest.mark.nightly  # a pretended GPU
 
-
-class Recurrent(nn.Module):
-    """Net that reads an image row by row."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gru, self.fc1 = nn.GRU(8, 5, batch_first=True), nn.Linear(5, 10)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.fc1(self.gru(inputs.squeeze(1))[0][:, -1])
-
-
-NETS: dict[str, Callable[[], nn.Module]] = {
-    "linear": lambda: MCLR(SHAPE, 10),
-    "mlp": lambda: nn.Sequential(MLP(12, SHAPE, 16), nn.Dropout(0.4), nn.Linear(16, 10)),
-    "cnn": lambda: MNISTCNN(SHAPE, 10),
-    "recurrent": Recurrent,
-    "residual": Residual,
-    "adapters": ViT,
-}
-# maximum number of operations of an eager step without a proximal term
-KERNELS = {"linear": 46, "mlp": 97, "cnn": 108, "recurrent": 295, "residual": 391, "adapters": 207}
-TENSORS = {"linear": 2, "mlp": 6, "cnn": 6, "recurrent": 6, "residual": 19, "adapters": 18}  # number of trained tensors
 CPU_PLAN, GPU_PLAN = Plan("stack", lanes=6), Plan("stack", "cuda:0", lanes=6)
-
-
 gpu = pytest.fixture(pretended)
 
 
@@ -62,38 +48,15 @@ def _one_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stack_way, "widths_of", lambda lanes, narrow: [lanes])
 
 
-def engine_of(net: str, plan: Plan, batch_size: int | Literal["full"] = 10, **optimizer: float) -> Engine:
-    make = task(NETS[net], partial(torch.optim.SGD, lr=0.1, **optimizer))
-    return Engine(make, plan, 5, LocalTraining(2, batch_size))
+def mlp() -> nn.Module:
+    return nn.Sequential(MLP(12, SHAPE, 16), nn.Dropout(0.4), nn.Linear(16, 10))
 
 
-def round_of(engine: Engine, data: FederatedData, prox: float = 0.0) -> tuple[Tensor, float, Tensor, Tensor, Tensor]:
-    """Trains all clients, averages their models in two clusters, and computes losses, gradients and scores."""
-    work, clients = engine.at(2, data), torch.arange(data.num_clients)
-    models, labels = torch.stack([engine.initial(number) for number in range(3)]), clients % 2
-    fitted = work.fit(models, clients, labels, prox=prox, centers=models, center=2)
-    means = mean_by_cluster(fitted, labels, data.num_examples, into=models[:2])
-    gaps = discrepancy(fitted, means, labels)
-    scored = engine.outcomes_of_each(means, torch.arange(2), torch.arange(2), data)
-    return means, gaps, work.losses(means, clients), work.gradients(means[0], clients), scored.losses
-
-
-OPTIONS = [(0.0, 0.9), (0.3, 0.0)]  # proximal term and momentum, tested in turn, since each net takes seconds
-
-
-@pytest.mark.parametrize(("net", "prox", "momentum"), [(net, *OPTIONS[k % 2]) for k, net in enumerate(NETS)])
-def test_gpu_gives_the_bits_of_the_cpu(net: str, prox: float, momentum: float, gpu: PretendedGPU):
-    data = ragged_data()
-    expected, found = (round_of(engine_of(net, plan, momentum=momentum), data, prox) for plan in (CPU_PLAN, GPU_PLAN))
-    for mine, theirs in zip(found, expected, strict=True):
-        assert torch.equal(torch.as_tensor(mine).nan_to_num(), torch.as_tensor(theirs).nan_to_num())
-
-
-# Other nets of the package: constructor, and shape of an input.
-OTHERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {  # constructor, and shape of an input
+    "mlp": (mlp, (1, 8, 8)),
     **{
         name: (partial(getattr(nets, name), [1, 28, 28], 10), (1, 28, 28))
-        for name in ("FEMNISTCNN", "FashionCNN", "LeNet", "StoCFLCNN", "SattlerCNN")
+        for name in ("MCLR", "MNISTCNN", "FEMNISTCNN", "FashionCNN", "LeNet", "StoCFLCNN", "SattlerCNN")
     },
     **{
         name: (partial(getattr(nets, name), input_shape=[6, 5], num_labels=2), (6, 5))
@@ -103,26 +66,45 @@ OTHERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
+def engine_of(
+    plan: Plan, batch_size: int | Literal["full"] = 10, net: Callable[[], nn.Module] = mlp, **optimizer: float
+) -> Engine:
+    make = task(net, partial(torch.optim.SGD, lr=0.1, **optimizer))
+    return Engine(make, plan, 5, LocalTraining(2, batch_size))
+
+
+def trained(engine: Engine) -> Tensor:
+    return engine.at(2, ragged_data()).fit(engine.initial(0)[None], torch.arange(len(SIZES))).rows
+
+
+def round_of(engine: Engine, data: FederatedData, prox: float = 0.0) -> list[Tensor]:
+    """Trains all clients, averages their models in two clusters, and computes losses, gradients and scores."""
+    work, clients = engine.at(2, data), torch.arange(data.num_clients)
+    models, labels = torch.stack([engine.initial(number) for number in range(3)]), clients % 2
+    fitted = work.fit(models, clients, labels, prox=prox, centers=models, center=2)
+    means = mean_by_cluster(fitted, labels, data.num_examples, into=models[:2])
+    gaps = discrepancy(fitted, means, labels)
+    scored = engine.outcomes_of_each(means, torch.arange(2), torch.arange(2), data)
+    found = means, gaps, work.losses(means, clients), work.gradients(means[0], clients), scored.losses
+    return [torch.as_tensor(part).nan_to_num() for part in found]
+
+
 def test_every_net_is_among_those_on_a_gpu():
     known = {name for name, kind in vars(nets).items() if isinstance(kind, type) and issubclass(kind, nets.Net)}
-    assert known - {"Net"} == {*OTHERS, "MCLR", "MLP", "MNISTCNN"}
+    assert known - {"Net", "MLP"} == NETS.keys() - {"mlp"}
 
 
-@pytest.mark.parametrize("net", OTHERS)
-def test_every_other_net_gives_the_bits_of_the_cpu(net: str, gpu: PretendedGPU):
-    make, shape = OTHERS[net]
-    rng, sizes = torch.Generator().manual_seed(0), torch.tensor([3, 0, 5])
-    labels = torch.randint(0, 2, (8,), generator=rng)
-    index = ClientIndex.from_sizes(torch.arange(8), sizes)
-    examples = Examples(torch.rand(8, *shape, generator=rng), labels, 2 if len(shape) == 2 else 10)
-    data = FederatedData(examples, index, ClientIndex.empty(3), index, torch.zeros(3, dtype=torch.int64))
-    engines = [
-        Engine(task(make, partial(torch.optim.SGD, lr=0.1)), plan, 5, LocalTraining(1, 2))
-        for plan in (CPU_PLAN, GPU_PLAN)
-    ]
-    expected, found = (round_of(engine, data) for engine in engines)
-    for mine, theirs in zip(found, expected, strict=True):
-        assert torch.equal(torch.as_tensor(mine).nan_to_num(), torch.as_tensor(theirs).nan_to_num())
+@pytest.mark.parametrize(("net", "prox", "momentum"), [(net, 0.3 * (k % 2), 0.9) for k, net in enumerate(NETS)])
+def test_gpu_gives_the_bits_of_the_cpu(net: str, prox: float, momentum: float, gpu: PretendedGPU):
+    make, shape = NETS[net]
+    rng, classes = torch.Generator().manual_seed(0), 2 if len(shape) == 2 else 10
+    index, none = ClientIndex.from_sizes(torch.arange(21), torch.tensor([0, 3, 5, 13])), ClientIndex.empty(4)
+    examples = Examples(torch.rand(21, *shape, generator=rng), torch.randint(0, classes, (21,), generator=rng), classes)
+    data = FederatedData(examples, index, none, index, torch.zeros(4, dtype=torch.int64))
+    expected, found = (
+        round_of(engine_of(plan, 2, make, momentum=momentum), data, prox) for plan in (CPU_PLAN, GPU_PLAN)
+    )
+    assert all(map(torch.equal, found, expected))
 
 
 def test_views_are_seen_without_a_wait_and_a_pool_may_stay_on_the_cpu(
@@ -130,23 +112,26 @@ def test_views_are_seen_without_a_wait_and_a_pool_may_stay_on_the_cpu(
 ):
     data = ragged_data()
     with gpu.counting() as without:
-        round_of(engine_of("mlp", GPU_PLAN), data)
+        round_of(engine_of(GPU_PLAN), data)
     views = (View(), View(quarter_turns=1, noise=0.3), View(label_map=(1, 0, *range(2, 10))))
     seen = data.train.values + len(data.examples) * (torch.arange(len(data.examples)) % 3)
     data = replace(data, examples=replace(data.examples, views=views), train=replace(data.train, values=seen))
-    expected = round_of(engine_of("mlp", CPU_PLAN), data)[0]
+    expected = round_of(engine_of(CPU_PLAN), data)[0]
     with gpu.counting() as counts:
-        assert torch.equal(round_of(engine_of("mlp", GPU_PLAN), data)[0], expected)
+        assert torch.equal(round_of(engine_of(GPU_PLAN), data)[0], expected)
     assert counts.waits == without.waits
     monkeypatch.setattr("lit_cfl.engines.engine.fits_on", lambda device, size: False)
     with gpu.counting() as small:
-        assert torch.equal(round_of(engine_of("mlp", GPU_PLAN), data)[0], expected)
+        assert torch.equal(round_of(engine_of(GPU_PLAN), data)[0], expected)
     assert small.waits <= counts.waits
 
 
-def counted(net: str, gpu: PretendedGPU, clients: int, steps: int, prox: float = 0.0) -> Counts:
+# Costs
+
+
+def counted(gpu: PretendedGPU, clients: int, steps: int, prox: float = 0.0) -> Counts:
     """Counts the operations, copies and waits of a fit and its means, after everything has been captured."""
-    engine, data = engine_of(net, GPU_PLAN), ragged_data((10 * steps // 2,) * clients)
+    engine, data = engine_of(GPU_PLAN), ragged_data((10 * steps // 2,) * clients)
     everyone, models = torch.arange(clients), engine.initial(0)[None]
     for _ in range(2):
         with gpu.counting() as counts:
@@ -155,31 +140,127 @@ def counted(net: str, gpu: PretendedGPU, clients: int, steps: int, prox: float =
     return counts
 
 
-@pytest.mark.parametrize(("net", "prox"), [(net, OPTIONS[(k + 1) % 2][0]) for k, net in enumerate(NETS)])
-def test_a_step_is_one_replay_without_a_copy_or_a_wait(net: str, prox: float, gpu: PretendedGPU):
-    few, many = counted(net, gpu, 6, 4, prox), counted(net, gpu, 6, 10, prox)
-    assert (few.replays, many.replays) == (4, 10)
-    assert (many.launches, many.uploads, many.downloads, many.waits) == (
-        few.launches,
-        few.uploads,
-        few.downloads,
-        few.waits,
-    )
-    assert many.replayed <= 10 * (KERNELS[net] + 3 * TENSORS[net] * (prox > 0))
+def test_a_step_is_one_replay_without_a_copy_or_a_wait(gpu: PretendedGPU):
+    few, many, pulled = counted(gpu, 6, 4), counted(gpu, 6, 10), counted(gpu, 6, 10, 0.3)
+    assert (few.replays, many.replays, pulled.replays) == (4, 10, 10)
+    for name in ("launches", "uploads", "downloads", "waits"):
+        assert getattr(many, name) == getattr(few, name), name
+    assert (pulled.replayed - many.replayed) / 10 == 3 * 6  # the pull of six tensors, only with a proximal term
     assert many.waits <= 4  # waits for the losses, the check that they are finite, the sums of weights, and the means
     assert many.downloads <= 3
     assert many.uploads <= 12
 
 
-def test_a_client_more_is_one_addition_more_and_moves_only_its_batches(gpu: PretendedGPU):
-    few, many = counted("mlp", gpu, 6, 4), counted("mlp", gpu, 12, 4)  # twelve clients take turns in six lanes
-    tensors = 6  # number of tensors of the model
+def test_a_client_more_moves_only_its_batches(gpu: PretendedGPU):
+    few, many = counted(gpu, 6, 4), counted(gpu, 12, 4)  # twelve clients take turns in six lanes
     assert many.replays == 2 * few.replays
-    assert many.launches - few.launches == 6 + (1 + tensors) + (tensors + 2)  # six sums, one load and one save
     assert (many.uploads, many.downloads, many.waits) == (few.uploads, few.downloads, few.waits)
-    row = 4 * engine_of("mlp", CPU_PLAN).layout.num_columns
+    row = 4 * engine_of(CPU_PLAN).layout.num_columns
     tables = 4 * 6 * (8 * 10 + 8 + 16 + 1)  # steps times lanes: batches, keys, corrections, first-step flags
     assert many.moved - few.moved < tables + row  # twelve rows would be more
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_evaluation_waits_for_the_gpu_no_more_often_for_many_batches(
+    fits: bool, gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("lit_cfl.engines.engine.fits_on", lambda *_: fits)
+    engine, data, waits = engine_of(GPU_PLAN), ragged_data(), []
+    models = torch.stack([engine.initial(number) for number in range(2)])
+    for examples in (10, 10, 2500):  # only the first evaluation moves the data
+        index = torch.arange(examples) % len(data.examples)
+        with gpu.counting() as counts:
+            engine.losses_of_all(models, index, data)
+            engine.outcomes_of_each(models, torch.zeros_like(index), index, data)
+        waits.append(counts.waits)
+    assert gpu.holds(engine.examples(data).inputs) == fits
+    assert 0 < waits[2] == waits[1]
+
+
+def test_examples_on_the_cpu_are_gathered_while_those_before_train(gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Engine, "_split", lambda engine, sizes, data: split_clients(sizes, 40, 99))  # three groups
+    monkeypatch.setattr("lit_cfl.engines.engine.fits_on", lambda *_: False)
+    expected, gathered, threads = trained(engine_of(CPU_PLAN)), Semaphore(0), set()
+    # the second group is gathered while the first one trains
+    wanted, run, batch = [0, 1, 2], StackWay.fit, Examples.batch
+
+    def running(loop: StackWay, *given: object) -> object:
+        assert all(gathered.acquire(timeout=60) for _ in range(wanted.pop()))
+        return run(loop, *given)
+
+    def gathering(examples: Examples, *given: object) -> object:
+        threads.add(current_thread())
+        gathered.release()
+        return batch(examples, *given)
+
+    monkeypatch.setattr(StackWay, "fit", running)
+    monkeypatch.setattr(Examples, "batch", gathering)
+    assert torch.equal(trained(engine_of(GPU_PLAN)), expected)
+    assert (wanted, len(threads), current_thread() in threads) == ([], 1, False)
+
+
+# Steps that cannot be captured, and stacks of other forms
+
+
+def test_steps_that_cannot_be_captured_are_launched_one_by_one(gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch):
+    tried = []
+
+    @contextmanager
+    def capture(graph: object, **options: object) -> Iterator[None]:
+        tried.append(graph)
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore of it")
+        yield
+
+    expected = trained(engine_of(CPU_PLAN))
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    engine = engine_of(GPU_PLAN)
+    with pytest.warns(Notice, match=r"captured \(CUDA error: operation not permitted when stream is capturing\), "):
+        assert torch.equal(trained(engine), expected)
+    assert torch.equal(trained(engine), expected)
+    assert len(tried) == 1  # capturing is not tried again in this run
+
+
+def test_steps_that_wait_are_refused_before_a_capture_starts(gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch):
+    modes, captured, gradients = [0], [], Steps.gradients
+
+    def waiting(steps: Steps, *given: object) -> object:
+        if modes[-1] == "error":
+            raise RuntimeError("called a synchronizing CUDA operation")
+        return gradients(steps, *given)
+
+    expected = trained(engine_of(CPU_PLAN))
+    monkeypatch.setattr(Steps, "gradients", waiting)
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, **_: captured.append(graph))
+    with pytest.warns(Notice, match=r"cannot be captured \(called a synchronizing CUDA operation\)"):
+        assert torch.equal(trained(engine_of(GPU_PLAN)), expected)
+    assert (modes, captured) == ([0, "error", 0], [])
+
+
+@pytest.mark.usefixtures("gpu")
+def test_full_batches_have_few_lanes(monkeypatch: pytest.MonkeyPatch):
+    expected = trained(engine_of(Plan("loop"), "full"))
+    room = 64  # the next power of two above the largest client
+    assert max(SIZES) == 36
+    for most, lanes in ((10**6, 6), (2 * room + 1, 2), (room, 1)):
+        monkeypatch.setattr(stack_way, "STACK_EXAMPLES", most)
+        engine = engine_of(GPU_PLAN, "full")
+        assert_close(trained(engine), expected, rtol=0, atol=1e-5)
+        assert engine.way._held.index.shape[1:] == (lanes, room)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_fit_with_batches_of_its_own_has_a_stack_and_gives_it_back():
+    found = []
+    for plan in (CPU_PLAN, GPU_PLAN):
+        engine = engine_of(plan)
+        work, models = engine.at(2, ragged_data()), engine.initial(0)[None]
+        for size in (10, 4, "full", 10):
+            found.append(work.fit(models, torch.arange(6), budget=Budget(2, "steps", size)).rows)
+    for mine, theirs in zip(found[4:], found[:4], strict=True):
+        assert_close(mine, theirs, rtol=0, atol=1e-6)
+    assert torch.equal(found[4], found[7])
 
 
 class InFloat32(Classification):
@@ -189,10 +270,34 @@ class InFloat32(Classification):
         return cross_entropy(self(batch[0]).float(), batch[1], reduction="none")
 
 
-def test_losses_are_held_in_single_precision_where_models_are_in_half(gpu: PretendedGPU):
+@pytest.mark.usefixtures("gpu")
+def test_losses_are_held_in_single_precision_where_models_are_in_half():
     found, make = [], lambda: InFloat32(MLP(12, SHAPE, 10), partial(torch.optim.SGD, lr=0.1))
     for plan in (CPU_PLAN, GPU_PLAN):
         engine = Engine(make, replace(plan, precision="bf16-true"), 5, LocalTraining(2, 10))
         model = engine.layout.read(engine.template)
         found.append(engine.at(2, ragged_data()).fit(model[None], torch.arange(6)).losses)
     assert torch.equal(found[1].nan_to_num(), found[0].nan_to_num())
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_resumed_run_starts_with_the_lanes_that_fitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    card = SimpleNamespace(total_memory=2**34)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    monkeypatch.setattr("lit_cfl.engines.choose_plan.count_gpus", lambda: 1)
+    lanes, whole = [], Engine._train
+
+    def train(self: Engine, *given: object) -> object:
+        lanes.append(self.plan.lanes)
+        if len(lanes) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return whole(self, *given)
+
+    def run(rounds: int) -> None:
+        lit_cfl.run(digits(algorithm=FedAvg(), rounds=rounds, device="cuda"), tmp_path, mode="resume")
+
+    monkeypatch.setattr(Engine, "_train", train)
+    with pytest.warns(Notice, match="and to 4 clients"):
+        run(1)
+    run(2)
+    assert lanes == [8, 8, 4, 4, 4]  # before each run, a check trains one client

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.config.parser import parse_run
@@ -19,10 +19,11 @@ from lit_cfl.nets import MCLR
 from lit_cfl.tasks import Classification, NextToken
 
 X = np.random.default_rng(0).integers(1, 12, (60, 4))
+LINEAR = partial(MCLR, [4], 3)
 
 
-def integers(**options: Any) -> ArrayData:
-    return ArrayData(X, X[:, 0] % 3, np.arange(60) // 10, **options)
+def data_of(inputs: Any = X, **options: Any) -> ArrayData:
+    return ArrayData(inputs, X[:, 0] % 3, np.arange(60) // 10, **options)
 
 
 def embedding(labels: int = 3) -> nn.Module:
@@ -34,27 +35,17 @@ def prepared(net: Any, data: ArrayData) -> Any:
     return Experiment(data, task, FedAvg(), rounds=1, cohort_size=2).prepare(0)
 
 
-def inputs_of(run: Any) -> Tensor:
-    return run.engine.examples(run.data).batch(torch.tensor([3]))[0]
-
-
-def test_numbers_unless_the_net_has_an_embedding():
-    numbers = prepared(lambda: MCLR([4], 3), integers())
-    assert inputs_of(numbers).tolist() == X[3:4].astype(float).tolist()
-    assert inputs_of(numbers).dtype == torch.float32
-    tokens = prepared(embedding, integers())
-    assert inputs_of(tokens).tolist() == X[3:4].tolist()
-    assert not inputs_of(tokens).is_floating_point()
+def test_integers_are_numbers_unless_the_net_has_an_embedding():
+    numbers, tokens = prepared(LINEAR, data_of()), prepared(embedding, data_of())
+    of_numbers, of_tokens = (run.engine.examples(run.data).batch(torch.tensor([3]))[0] for run in (numbers, tokens))
+    assert of_numbers.tolist() == X[3:4].astype(float).tolist()
+    assert of_tokens.tolist() == X[3:4].tolist()
+    assert (of_numbers.dtype, of_tokens.dtype) == (torch.float32, torch.int64)
     assert tokens.data.examples.vocabulary == 12
     assert numbers.fingerprint["partition"] == tokens.fingerprint["partition"]
-    for run in (numbers, tokens):
-        assert [np.isfinite(r.info.loss) for r in run.rounds()] == [True]
-
-
-def test_integers_train_as_floats_of_the_same_value():
-    floats = ArrayData(X.astype(np.float32), X[:, 0] % 3, np.arange(60) // 10)
-    models = [list(prepared(lambda: MCLR([4], 3), data).rounds())[-1].state.models for data in (integers(), floats)]
-    assert torch.equal(*models)
+    assert [np.isfinite(done.info.loss) for done in tokens.rounds()] == [True]
+    floats = prepared(LINEAR, data_of(X.astype(np.float32)))
+    assert torch.equal(*(list(run.rounds())[-1].state.models for run in (numbers, floats)))
 
 
 class Table(nn.Module):
@@ -63,9 +54,6 @@ class Table(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.randn(12, 12))
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.table[tokens]
 
 
 def test_task_may_say_that_it_takes_tokens():
@@ -78,22 +66,19 @@ def test_asking_builds_a_module_only_for_integers_and_draws_nothing():
     def refuse() -> nn.Module:
         raise AssertionError("built")
 
-    for data in (ArrayData(X / 2, X[:, 0]), ArrayData(X - 9, X[:, 0]), integers(vocabulary=12)):
+    for data in (data_of(X / 2), data_of(X - 9), data_of(vocabulary=12)):
         federated = data.federated(0)
         assert mark_tokens(federated, refuse) is federated
     before = torch.random.get_rng_state()
-    mark_tokens(integers().federated(0), embedding)
+    mark_tokens(data_of().federated(0), embedding)
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_token_ids_for_a_net_without_an_embedding_say_what_to_choose():
-    with pytest.raises(InputError, match="the inputs are token ids: choose a net with an embedding"):
-        prepared(lambda: MCLR([4], 3), integers(vocabulary=12))
-
-
-def test_label_that_an_embedding_net_cannot_predict_is_not_blamed_on_the_tokens():
+def test_token_ids_are_blamed_only_if_the_net_has_no_embedding():
+    with pytest.raises(InputError, match="token ids: choose a net with an embedding"):
+        prepared(LINEAR, data_of(vocabulary=12))
     with pytest.raises(InputError) as error:
-        prepared(lambda: embedding(2), integers())
+        prepared(partial(embedding, 2), data_of())  # a label that the net does not have
     assert "token ids" not in str(error.value)
 
 
@@ -112,6 +97,5 @@ def test_defaults_of_0_are_filled_in_from_the_data(tmp_path: Path, monkeypatch: 
         "task: {class_path: Classification, init_args: {net: {class_path: zero_defaults.Net}}}\n"
     )
     monkeypatch.chdir(tmp_path)
-    run = parse_run(["--config", "own.yaml"]).experiment.prepare(0)
-    net = run.engine.template.net
+    net = parse_run(["--config", "own.yaml"]).experiment.prepare(0).engine.template.net
     assert (net[0].num_embeddings, net[2].out_features) == (12, 2)

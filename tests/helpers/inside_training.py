@@ -1,19 +1,18 @@
 """Trains the clients of a table's rows in each way of training: what these tables need from inside the package."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import pytest
 import torch
-from compiled_steps import steps_of
 from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.data import FederatedData
+from lit_cfl.engines import chain
 from lit_cfl.engines.agreement import Trial
 from lit_cfl.engines.check_task import require_trainable
 from lit_cfl.engines.choose_plan import Workload, build_engine, choose_plan
@@ -30,6 +29,7 @@ _PLANS = {
     "stack": Plan("stack", lanes=4),
     "stack of 1": Plan("stack", lanes=1),
     "chain": Plan("chain"),
+    "dual": Plan("chain"),
     "ray": Plan("loop", workers=2),
     "gpu": Plan("stack", lanes=4, device="cuda:0"),
 }
@@ -59,7 +59,7 @@ class Case:
 
 
 def _precision_of(way: str) -> Any:
-    return "32-true" if way == "chain" else "64-true"
+    return "32-true" if _PLANS[way].engine == "chain" else "64-true"
 
 
 class Clients:
@@ -146,18 +146,18 @@ def why_absent(way: str) -> str | None:
     """Returns why a way cannot be tried on this machine; None if it can."""
     if way == "gpu" and not torch.cuda.is_available():
         return "there is no GPU"
-    if way == "chain" and load_library()[0] is None:
+    if _PLANS[way].engine == "chain" and load_library()[0] is None:
         return "there are no compiled steps"
     return None
 
 
-def without_compiled_steps(empty: Path) -> AbstractContextManager[None]:
-    """Disables the compiled steps within a block, as on a machine without a compiler.
+def set_form(way: str, patch: pytest.MonkeyPatch) -> None:
+    """Forces a chain to hold the weights of its first layer, or, as `dual`, their products, wherever that is possible.
 
-    Args:
-        empty: An empty folder.
+    Without this, each client has the form that is estimated to be faster.
     """
-    return steps_of(empty)
+    if _PLANS[way].engine == "chain":
+        patch.setattr(chain, "dual_pays", lambda size, *rest: torch.full_like(size, way == "dual").bool())
 
 
 def find_refusal(way: str, case: Case) -> str | None:

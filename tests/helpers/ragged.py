@@ -28,9 +28,7 @@ PLANS = {
     "trainer": Plan("trainer"),
     "plain loop": Plan("loop"),
     "4 lanes": Plan("stack", lanes=4),
-    "8 lanes": Plan("stack", lanes=8),
     "2 lanes": Plan("stack", lanes=2),
-    "3 lanes": Plan("stack", lanes=3),
 }
 
 
