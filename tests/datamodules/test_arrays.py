@@ -308,8 +308,8 @@ def test_files_need_no_labels_and_no_clients(tmp_path: Path):
     assert (pool.examples.label_kind, pool.names, len(pool.examples)) == ("none", ("a", "b"), 6)
 
 
-@pytest.mark.parametrize("damage", ["cut", "changed", "array", "objects"])
-def test_damaged_file_is_refused(tmp_path: Path, damage: str):
+@pytest.mark.parametrize("damage", ["cut", "changed", "array", "objects", "no x"])
+def test_damaged_or_incomplete_file_is_refused(tmp_path: Path, damage: str):
     path = saved(tmp_path / "own.npz", **given())
     content = bytearray(path.read_bytes())
     content[200] ^= 255  # in x, which begins after about 150 bytes of headers
@@ -319,8 +319,9 @@ def test_damaged_file_is_refused(tmp_path: Path, damage: str):
         "changed": lambda: path.write_bytes(content),
         "array": lambda: path.write_bytes(array.getvalue()),
         "objects": lambda: saved(path, **given(y=np.array([0, None] * 6))),
+        "no x": lambda: saved(path, images=np.zeros((3, 2)), y=np.zeros(3, int)),
     }[damage]()
-    assert_refused(ArrayData(source=path), f"{path} | damaged")
+    assert_refused(ArrayData(source=path), f"{path} | " + ("'x' | images, y" if damage == "no x" else "damaged"))
 
 
 # Refusals that tests/cli/test_users_mistakes.py does not have
@@ -385,6 +386,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "x, y, source": {"source": "own.npz"},
     "x | 'own.npz' | source": {"x": "own.npz"},
     "source (DataFrame)": {"x": None, "y": None, "source": WORDS},
+    "no file | absent.npz": {"x": None, "y": None, "source": "absent.npz"},
     "columns | label | own.npz | .csv": {"x": None, "y": None, "source": "own.npz", "columns": {"y": "label"}},
 }
 
