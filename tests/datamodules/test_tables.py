@@ -193,6 +193,7 @@ def test_inputs_that_number_rows_or_clients_are_noted(
 @pytest.mark.parametrize(
     ("text", "columns", "words"),
     [
+        (TABLE.replace("height", "label"), COLUMNS, "two columns 'label'"),
         (TABLE.replace(",weight", ""), COLUMNS, "row 2 | 5 | 4"),
         (TABLE.replace("1.5,", '"1.5\n",').replace("3.5", "3.5,7"), COLUMNS, "row 4 | 6 | 5"),
         (TABLE.replace("3.5,run,north,5", "3.5"), COLUMNS, "'label' | empty | row 4"),
@@ -213,7 +214,7 @@ def test_inputs_that_number_rows_or_clients_are_noted(
         (TABLE.replace("label", "rain tomorrow"), {"y": "Rain"}, "'Rain' | rain tomorrow"),
         (TABLE.replace("label", " label"), COLUMNS, "'label' | ' label'"),
     ],
-    ids=map(str, range(19)),  # one text is long
+    ids=map(str, range(20)),  # one text is long
 )
 def test_what_a_table_cannot_be(tmp_path: Path, text: str, columns: dict[str, str], words: str):
     path = written(tmp_path, text)
