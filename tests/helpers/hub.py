@@ -58,6 +58,13 @@ def write(folder: Path, features: Mapping[str, Any], **parts: Mapping[str, Seque
     return folder
 
 
+def write_split(folder: Path, features: Mapping[str, Any], columns: Mapping[str, Sequence[Any]], train: int) -> Path:
+    """Writes the first `train` rows as the split `train`, and the others, if there are some, as `test`."""
+    rows = {"train": slice(train), "test": slice(train, None)}
+    parts = {split: {name: values[part] for name, values in columns.items()} for split, part in rows.items()}
+    return write(folder, features, **{split: part for split, part in parts.items() if all(map(len, part.values()))})
+
+
 def picture(pixels: np.ndarray, format: str = "PNG") -> dict[str, Any]:
     """Encodes pixels, uint8 `[height, width]` or `[height, width, 3]`, as the Hub stores images."""
     file = io.BytesIO()
@@ -80,13 +87,10 @@ def write_images(
     values: Sequence[int] | None = None,
 ) -> Path:
     """Writes random images with the labels `values`; by default, the labels cycle through all classes."""
-    images = pixels(train + test, *shape)
+    images = [picture(image) for image in pixels(train + test, *shape)]
     count = labels.num_classes if isinstance(labels, ClassLabel) else 10
     values = [row % count for row in range(len(images))] if values is None else values
-    rows = [{column: picture(image), "label": label} for image, label in zip(images, values, strict=True)]
-    parts = {"train": rows[:train], "test": rows[train:]}
-    features = {column: datasets.Image(), "label": labels}
-    return write(folder, features, **{name: _columns(part, features) for name, part in parts.items() if part})
+    return write_split(folder, {column: datasets.Image(), "label": labels}, {column: images, "label": values}, train)
 
 
 def write_writers(folder: Path, characters: Sequence[str], writers: Sequence[str], names: Sequence[str]) -> Path:
@@ -113,7 +117,3 @@ def first_rows(name: str, folder: Path, train: int, test: int) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         parquet.write_table(parquet.read_table(SHARED / name / file).slice(0, rows), folder / file)
     return folder
-
-
-def _columns(rows: Sequence[Mapping[str, Any]], features: Mapping[str, Any]) -> dict[str, list[Any]]:
-    return {name: [row[name] for row in rows] for name in features}

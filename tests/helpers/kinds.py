@@ -12,13 +12,14 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from datasets import ClassLabel, List, Value
-from hub import pixels, write, write_images, write_writers
+from hub import pixels, write_images, write_split, write_writers
 from lightning import LightningModule
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
@@ -77,16 +78,11 @@ def folder_of_clients(folder: Path) -> Path:
     return folder / "clients"
 
 
-def hub_table(folder: Path, labels: Any, feature: Any, test: int = 9) -> str:
-    """Writes the rows in the Hub's form; the last ones are its test part."""
-    columns = {"a": X[:, 0].tolist(), "b": X[:, 1].tolist(), "user": CLIENTS, "label": list(labels)}
+def hub_table(folder: Path, labels: Sequence[Any], feature: Any) -> str:
+    """Writes the rows in the Hub's form; the last nine are its test part."""
+    columns = {"a": X[:, 0].tolist(), "b": X[:, 1].tolist(), "user": CLIENTS, "label": labels}
     kinds = {"a": Value("float64"), "b": Value("float64"), "user": Value("string"), "label": feature}
-    parts = {"train": slice(0, 33 - test), "test": slice(33 - test, 33)}
-    return str(write(folder / "hub", kinds, **{part: cut(columns, rows) for part, rows in parts.items()}))
-
-
-def cut(columns: Mapping[str, Sequence[Any]], rows: slice) -> dict[str, Any]:
-    return {name: values[rows] for name, values in columns.items()}
+    return str(write_split(folder / "hub", kinds, columns, train=24))
 
 
 def photos(folder: Path) -> str:
@@ -101,21 +97,16 @@ def photos(folder: Path) -> str:
     return str(folder / "photos")
 
 
-def write_part(folder: Path, name: str, low: int) -> Path:
-    """Writes grey images of uniform value and labels in turn, as .npz."""
+def grey(folder: Path, low: int) -> Path:
+    """Writes 30 grey images of uniform value, from `low` on, and labels in turn, as .npz."""
     values = np.arange(low, low + 30, dtype=np.uint8)
-    np.savez(folder / name, x=np.tile(values[:, None, None], (1, 3, 3)), y=np.arange(30) % 3)
-    return folder / name
+    np.savez(folder / f"{low}.npz", x=np.tile(values[:, None, None], (1, 3, 3)), y=np.arange(30) % 3)
+    return folder / f"{low}.npz"
 
 
-TWEETS = [
-    (
-        " ".join(["good", "bad", "day", "night"][place] for place in (row % 4, row // 2 % 4)),
-        "abc"[row % 3],
-        (0, 4, 2, 4)[row % 4],
-    )
-    for row in range(30)
-]  # a sentiment of 2 is neutral, and not read
+SAID = ("good", "bad", "day", "night")
+# a sentiment of 2 is neutral, and not read
+TWEETS = [(f"{SAID[row % 4]} {SAID[row // 2 % 4]}", "abc"[row % 3], (0, 4, 2, 4)[row % 4]) for row in range(30)]
 VECTORS = {"good": (1.0, 2.0), "bad": (-1.0, -2.5), "day": (3.0, 0.5)}
 
 
@@ -248,25 +239,46 @@ def tweet_rows(vectors: bool) -> list[Row]:
     return rows
 
 
+def own(options: Mapping[str, Any] = MappingProxyType({}), **arrays: Any) -> Callable[[Path], Made]:
+    """Describes an .npz file of all people."""
+    return lambda folder: made("ArrayData", source=npz(folder, **arrays, client=CLIENTS), test=0.25, **options)
+
+
+def hub_kind(labels: Sequence[Any], feature: Any, inputs: Any, **options: Any) -> Callable[[Path], Made]:
+    """Describes all people in the Hub's form."""
+    columns = {"input_column": inputs, "label_column": "label", "client_column": "user"}
+    return lambda folder: made(
+        "HFDataset", source=hub_table(folder, labels, feature), partition=NATURAL, **columns, **options
+    )
+
+
+def image_kind(name: str, write: Callable[[Path], Path], partition: Made, **options: Any) -> Callable[[Path], Made]:
+    """Describes one of the image data sets."""
+    return lambda folder: made(name, source=str(write(folder / "images")), partition=partition, **options)
+
+
 def tokens_kind(embeddings: bool) -> Callable[[Path], Made]:
-    def describe(folder: Path) -> Made:
-        lines = "".join(f"{word} {' '.join(map(str, vector))}\n" for word, vector in VECTORS.items())
-        more = {"embeddings": glove(folder, lines)} if embeddings else {}
-        return made(
-            "Sent140",
-            source=tweets(folder, TWEETS),
-            length=3,
-            partition=made("Natural", min_examples=1, test=0.25),
-            **more,
-        )
-
-    return describe
+    """Describes tweets, as token ids or as word vectors."""
+    lines = "".join(f"{word} {' '.join(map(str, vector))}\n" for word, vector in VECTORS.items())
+    natural = made("Natural", min_examples=1, test=0.25)
+    return lambda folder: made(
+        "Sent140",
+        source=tweets(folder, TWEETS),
+        length=3,
+        partition=natural,
+        **({"embeddings": glove(folder, lines)} if embeddings else {}),
+    )
 
 
+NATURAL = made("Natural", test=0.25)
+NUMBERS_READ, SEVERAL_READ = np.float32(NUMBERS).tolist(), list(map(tuple, SEVERAL.astype(float).tolist()))
+AS_NUMBERS = [WORDS.index(label) for label in LABELS]
 CLUSTERS = [int(name in SOUTH) for name in sorted(SIZES)]  # al, bo, cy, ed, mo
 PEOPLE: dict[str, Any] = {"clients": 5, "test": [2, 4, 2, 0, 1]}  # a quarter of 9, 14, 6, 1 and 3, halves to even
 AS_TEST = [client != "ed" and place % 4 == 3 for place, client in enumerate(CLIENTS)]
 MARKED = [sum(AS_TEST[row] for row in range(33) if CLIENTS[row] == name) for name in sorted(SIZES)]
+WRITTEN, WRITERS = "abcjihg7Zk" * 3, ["f9", "f10", "e"] * 10
+TOWNS = ["xyzw"[row % 7 % 4] for row in range(24)]
 KINDS = {
     "digits": Kind(
         lambda folder: made("Digits", num_clients=6, test=0.25), digits_rows, 6, [75] * 6, clusters=[0, 1, 2, 3, 0, 1]
@@ -296,38 +308,20 @@ KINDS = {
         clusters=CLUSTERS,
         only_python=True,
     ),
-    "npz": Kind(
-        lambda folder: made("ArrayData", source=npz(folder, x=X, y=LABELS, client=CLIENTS), test=0.25),
-        people(),
-        **PEOPLE,
-    ),
+    "npz": Kind(own(x=X, y=LABELS), people(), **PEOPLE),
     "folder of clients": Kind(
         lambda folder: made("ArrayData", source=folder_of_clients(folder), test=0.25),
-        people([WORDS.index(label) for label in LABELS]),
+        people(AS_NUMBERS),
         **PEOPLE,
         clusters=CLUSTERS,
     ),
-    "numbers": Kind(
-        lambda folder: made("ArrayData", source=npz(folder, x=X, y=NUMBERS, client=CLIENTS), test=0.25),
-        people(np.float32(NUMBERS).tolist()),
-        **PEOPLE,
-        task="Regression",
-    ),
-    "several labels": Kind(
-        lambda folder: made("ArrayData", source=npz(folder, x=X, y=SEVERAL, client=CLIENTS), test=0.25),
-        people(list(map(tuple, SEVERAL.astype(float).tolist()))),
-        **PEOPLE,
-        task="MultiLabel",
-    ),
+    "numbers": Kind(own(x=X, y=NUMBERS), people(NUMBERS_READ), **PEOPLE, task="Regression"),
+    "several labels": Kind(own(x=X, y=SEVERAL), people(SEVERAL_READ), **PEOPLE, task="MultiLabel"),
     "sequences": Kind(
-        lambda folder: made("ArrayData", source=npz(folder, x=TOKENS, client=CLIENTS), test=0.25, vocabulary=4),
-        people([0] * 33, TOKENS),
-        **PEOPLE,
-        task="NextToken",
-        net="Next",
+        own({"vocabulary": 4}, x=TOKENS), people([0] * 33, TOKENS), **PEOPLE, task="NextToken", net="Next"
     ),
     "images": Kind(
-        lambda folder: made("MNIST", source=str(write_images(folder / "mnist")), partition=made("IID", num_clients=4)),
+        image_kind("MNIST", write_images, made("IID", num_clients=4)),
         lambda: images_of(pixels(42, 28, 28), [str(row % 10) for row in range(42)]),
         4,
         12,
@@ -335,12 +329,10 @@ KINDS = {
         cached=True,
     ),
     "letters": Kind(
-        lambda folder: made(
+        image_kind(
             "EMNISTLetters",
-            source=str(
-                write_images(folder / "letters", 52, 13, labels=Value("int64"), values=[1 + k % 26 for k in range(65)])
-            ),
-            partition=made("IID", num_clients=3, test=0.25),
+            lambda path: write_images(path, 52, 13, labels=Value("int64"), values=[1 + k % 26 for k in range(65)]),
+            made("IID", num_clients=3, test=0.25),
             allow_unseen_labels=True,
         ),
         lambda: images_of(pixels(65, 28, 28), [row % 26 for row in range(65)]),
@@ -350,19 +342,12 @@ KINDS = {
         cached=True,
     ),
     "writers": Kind(
-        lambda folder: made(
-            "FEMNIST",
-            source=str(
-                write_writers(folder / "femnist", list("abcjihg7Zk" * 3), ["f9", "f10", "e"] * 10, list(CHARACTERS))
-            ),
-            labels="a-j",
-            partition=made("Natural", test=0.25),
+        image_kind(
+            "FEMNIST", lambda path: write_writers(path, list(WRITTEN), WRITERS, list(CHARACTERS)), NATURAL, labels="a-j"
         ),
         lambda: [
             row
-            for row in images_of(
-                pixels(30, 28, 28), ["abcdefghij".find(k) for k in "abcjihg7Zk" * 3], ["f9", "f10", "e"] * 10
-            )
+            for row in images_of(pixels(30, 28, 28), ["abcdefghij".find(k) for k in WRITTEN], WRITERS)
             if row[1] >= 0
         ],
         3,
@@ -376,57 +361,29 @@ KINDS = {
             input_column="image",
             label_column="condition",
             client_column="town",
-            partition=made("Natural", test=0.25),
+            partition=NATURAL,
         ),
-        lambda: images_of(
-            pixels(24, 4, 4, 3).transpose(0, 3, 1, 2),
-            [WORDS[row % 3] for row in range(24)],
-            ["xyzw"[row % 7 % 4] for row in range(24)],
-        ),
+        lambda: images_of(pixels(24, 4, 4, 3).transpose(0, 3, 1, 2), [WORDS[row % 3] for row in range(24)], TOWNS),
         4,
         [1, 2, 2, 2],
         cached=True,
     ),
     "hub table": Kind(
-        lambda folder: made(
-            "HFDataset",
-            source=hub_table(folder, [WORDS.index(label) for label in LABELS], ClassLabel(names=list(WORDS))),
-            input_column=["b", "a"],
-            label_column="label",
-            client_column="user",
-            partition=made("Natural", test=0.25),
-        ),
+        hub_kind(AS_NUMBERS, ClassLabel(names=list(WORDS)), ["b", "a"]),
         people(LABELS, X[:, [1, 0]]),
         **PEOPLE,
         cached=True,
     ),
     "hub numbers": Kind(
-        lambda folder: made(
-            "HFDataset",
-            source=hub_table(folder, NUMBERS.tolist(), Value("float64")),
-            input_column="a",
-            label_column="label",
-            client_column="user",
-            num_labels=0,
-            partition=made("Natural", test=0.25),
-        ),
-        people(np.float32(NUMBERS).tolist(), X[:, :1]),
+        hub_kind(NUMBERS.tolist(), Value("float64"), "a", num_labels=0),
+        people(NUMBERS_READ, X[:, :1]),
         **PEOPLE,
         task="Regression",
         cached=True,
     ),
     "hub several labels": Kind(
-        lambda folder: made(
-            "HFDataset",
-            source=hub_table(
-                folder, [np.flatnonzero(row).tolist() for row in SEVERAL], List(ClassLabel(names=list("pqr")))
-            ),
-            input_column=["a", "b"],
-            label_column="label",
-            client_column="user",
-            partition=made("Natural", test=0.25),
-        ),
-        people(list(map(tuple, SEVERAL.astype(float).tolist())), X[:, :2]),
+        hub_kind([np.flatnonzero(row).tolist() for row in SEVERAL], List(ClassLabel(names=list("pqr"))), ["a", "b"]),
+        people(SEVERAL_READ, X[:, :2]),
         **PEOPLE,
         task="MultiLabel",
         cached=True,
@@ -439,21 +396,11 @@ KINDS = {
         lambda folder: made(
             "Hybrid",
             parts=[
-                made(
-                    "ArrayData",
-                    source=write_part(folder, "dark.npz", 0),
-                    partition=made("IID", num_clients=2, test=0.25),
-                ),
-                made(
-                    "ArrayData",
-                    source=write_part(folder, "light.npz", 100),
-                    partition=made("IID", num_clients=3, test=0.25),
-                ),
+                made("ArrayData", source=grey(folder, low), partition=made("IID", num_clients=clients, test=0.25))
+                for low, clients in ((0, 2), (100, 3))
             ],
         ),
-        lambda: images_of(
-            np.tile(np.r_[0:30, 100:130].astype(np.uint8)[:, None], (1, 9)), [row % 3 for row in range(60)]
-        ),
+        lambda: images_of(np.tile(np.uint8([*range(30), *range(100, 130)])[:, None], (1, 9)), [0, 1, 2] * 20),
         5,
         [4, 4, 2, 2, 2],
         clusters=[0, 0, 1, 1, 1],

@@ -1,4 +1,4 @@
-"""Makes small arrays for clients of unequal size, and files of them."""
+"""Makes small arrays for clients of unequal size, and files of them; and asserts what a refusal names."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from lit_cfl.data import FederatedData
+from lit_cfl.datamodules import FederatedDataModule
 from lit_cfl.datamodules.arrays import ArrayData
 from lit_cfl.errors import InputError
 
@@ -21,20 +21,22 @@ def given(**changes: Any) -> dict[str, Any]:
 
 
 def owned(**changes: Any) -> ArrayData:
-    return ArrayData(**given(client=np.array(OWNERS)), **changes)
+    return ArrayData(**given(client=np.array(OWNERS)) | changes)
 
 
 def examples_of_clients(data: FederatedData) -> list[list[int]]:
-    """Returns the sorted indices of each client's training and test examples, regardless of their view."""
-    size = len(data.examples)
-    pairs = zip(data.train, data.test, strict=True)
-    return [sorted((torch.cat([train, test]) % size).tolist()) for train, test in pairs]
+    """Returns the sorted examples of each client's training, validation and test data, regardless of their view."""
+    parts = zip(data.train, data.validation, data.test, strict=True)
+    return [sorted(number % len(data.examples) for part in client for number in part.tolist()) for client in parts]
 
 
-def error_of(module: Callable[[], object] | ArrayData) -> str:
+def assert_refused(make: Callable[[], object] | FederatedDataModule, words: str) -> None:
+    """Asserts that data are refused in one line that has all of these words, which ` | ` separates."""
     with pytest.raises(InputError) as error:
-        module.federated(0) if isinstance(module, ArrayData) else module()
-    return str(error.value)
+        make.federated(0) if isinstance(make, FederatedDataModule) else make()
+    said = str(error.value)
+    assert "\n" not in said
+    assert [word for word in words.split(" | ") if word not in said] == [], said
 
 
 def saved(path: Path, **arrays: Any) -> Path:
@@ -42,10 +44,9 @@ def saved(path: Path, **arrays: Any) -> Path:
     return path
 
 
-def folder_of(tmp_path: Path, **clusters: Any) -> Path:
+def folder_of(tmp_path: Path) -> Path:
     """Writes a folder of `.npz` files: b.npz with 2 examples, a.npz with 1 and a-c.npz with 3."""
     for name, rows in {"b": slice(0, 2), "a": slice(2, 3), "a-c": slice(3, 6)}.items():
-        arrays = {key: array[rows] for key, array in given().items()}
-        saved(tmp_path / f"{name}.npz", **arrays, **({"cluster": clusters[name[-1]]} if clusters else {}))
+        saved(tmp_path / f"{name}.npz", **{key: array[rows] for key, array in given().items()})
     (tmp_path / "notes.txt").write_text("not data")
     return tmp_path
