@@ -1,3 +1,4 @@
+# ruff: noqa
 """mutate.py: random mutants of sources, one at a time, against tests.
 
     /work/scratch/warm /work/scratch/mutate.py --sources lit_cfl/algorithms lit_cfl/aggregation.py \
@@ -17,7 +18,19 @@ Columns of the CSV: number, file, line, operator, killed (yes/no/time), by (the 
 A mutant that gets through is one of: equivalent, tolerance, message, hole; a person decides.
 """
 
-import argparse, ast, csv, difflib, json, os, random, re, shutil, subprocess, sys, tempfile, time
+import argparse
+import ast
+import csv
+import difflib
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -32,7 +45,8 @@ SKIP = re.compile(r"VariableReplacer|VariableInserter|no.?op", re.I)
 
 def ignored(source, skip_classes=False):
     """Returns the (start, end) positions inside annotations, imports and strings; of classes, also those of the lines
-    of decorators and fields."""
+    of decorators and fields.
+    """
     found = []
     for node in ast.walk(ast.parse(source)):
         if skip_classes and isinstance(node, ast.ClassDef):
@@ -247,7 +261,7 @@ def main():
         table.writerow(["number", "file", "line", "operator", "killed", "by", "seconds", "diff"])
         for number, (file, line, name, occurrence) in chosen:
             before, after = Path(file).read_text(), mutated(file, name, occurrence)
-            diff = [d for d in difflib.unified_diff(before.split("\n"), after.split("\n"), lineterm="", n=0)]
+            diff = list(difflib.unified_diff(before.split("\n"), after.split("\n"), lineterm="", n=0))
             text = "\n".join(d for d in diff if not d.startswith(("---", "+++", "@@")))
             killed = by = ""
             seconds = 0.0
