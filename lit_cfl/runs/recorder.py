@@ -49,6 +49,7 @@ class Recorder:
         self._seconds_before = 0.0  # seconds of earlier processes of this run
         self._after: Round | None = None  # the round of the checkpoint that was restored
         self._latest: tuple[Round, Evaluation] | None = None
+        self._clusters: list[Row] = []  # rows of clusters.csv of the latest round
         self._ended = False  # True if the latest round is the last
         self._unsaved: tuple[dict[str, Any], State, FederatedData] | None = None
         self._totals = RunTotals()
@@ -132,9 +133,9 @@ class Recorder:
         """Evaluates a round; returns its row without the times."""
         self._latest = None  # frees the scores of all clients in the previous round
         evaluation = self._evaluation_of(r)
-        self._latest = r, evaluation
+        self._set_latest(r, evaluation)
         self._totals.take(r, evaluation, self.experiment.tracking.snapshots_every)
-        self.directory.clusters.append(cluster_rows(r.number, evaluation, r.info.clusters))
+        self.directory.clusters.append(self._clusters)
         if self.experiment.evaluation.per_client:
             self.directory.write_client_round(r.number, columns_of(r.number, evaluation))
         sent = self.experiment.algorithm.sent_columns(self.engine.layout)
@@ -143,6 +144,10 @@ class Recorder:
         rates = self.engine.rates(r.index)
         row |= {} if rates is None else {RATE: rates[0]}
         return row | traffic_row(r, mib) | costs_row(r) | self._totals.row(self.shifting)
+
+    def _set_latest(self, r: Round, evaluation: Evaluation) -> None:
+        self._latest = r, evaluation
+        self._clusters = list(cluster_rows(r.number, evaluation, r.info.clusters))
 
     def _evaluation_of(self, r: Round) -> Evaluation:
         with note_on_error(lambda: f"in the evaluation of round {r.number}"):
@@ -215,7 +220,7 @@ class Recorder:
         """Writes the final files. Returns the summary."""
         if self._latest is None and self._after is not None:
             # the previous process ended between its last round and this point
-            self._latest = self._after, self._evaluation_of(self._after)
+            self._set_latest(self._after, self._evaluation_of(self._after))
         if self._latest is None:
             raise RuntimeError("finish() comes after run()")
         self._ended = True
@@ -244,6 +249,7 @@ class Recorder:
         r, evaluation = self._latest
         test = evaluation.scores.get("test")
         kept = self._totals.memberships_with(r, evaluation)
+        tables = self.directory.own | ({"shift": self.directory.shifts} if self.shifting else {})
         values = torch.empty(0) if test is None else test.of_clients()
         return RoundView(
             self.directory.path,
@@ -252,6 +258,8 @@ class Recorder:
             memberships=lambda: membership_arrays(kept, r.data),
             cluster=evaluation.index.numpy(),
             values=values.numpy(),
+            clusters=self._clusters,
+            tables={name: (table.path, table.size) for name, table in tables.items()},
         )
 
     def models(self) -> Models:

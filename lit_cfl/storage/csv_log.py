@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from torch import Tensor
 
+_MIB = 2**20
 _PART = 2**18  # bytes; the rest is copied after each round, and written by each save
 
 
@@ -129,6 +130,22 @@ def read_columns(path: Path, columns: Sequence[str]) -> Iterator[tuple[Any, ...]
         places = [header.index(column) for column in columns]
         for row in rows:
             yield tuple(_number(row[place]) for place in places)
+
+
+def latest_rows(path: Path, size: int, text: Collection[str] = ()) -> list[dict[str, Any]]:
+    """Reads the rows in the last MiB of a table that may still grow.
+
+    Args:
+        size: Number of bytes to read, up to the end of a row.
+        text: See `read_table`.
+    """
+    with path.open("rb") as file:
+        header = file.readline()
+        start = max(len(header), size - _MIB)
+        file.seek(start)
+        found = file.read(size - start)
+    # skips an incomplete first row
+    return _rows(header + (found if start == len(header) else found.partition(b"\n")[2]), text)
 
 
 def _rows(data: bytes, text: Collection[str] = ()) -> list[dict[str, Any]]:

@@ -8,8 +8,8 @@ import ssl
 import urllib.error
 import urllib.request
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -83,14 +83,20 @@ class WandbRun:
         """Logs a round's numbers and media as one entry of the history, unless an earlier process logged it."""
         if row["round"] <= self._kept:
             return
-        self.run.log(dict(row) | ({} if view is None else media(view, pictures)))
+        shown = {} if view is None else media(view, pictures, with_tables=self._takes_artifacts())
+        with _stage_files_in(self._path / "wandb"):
+            self.run.log(dict(row) | shown)
         self._last_round = row["round"]
 
     def conclude(self, summary: Mapping[str, Any], models: Callable[[], Models]) -> None:
         """Logs the final results."""
         self.run.summary.update(dict(summary))
-        if self._server is None or _is_reachable(self._server):  # else wandb would wait for it
+        if self._takes_artifacts():
             log_artifact(self.run, self._path, models())
+
+    def _takes_artifacts(self) -> bool:
+        """Returns whether tables and artifacts can be logged without waiting for a server that does not answer."""
+        return self._server is None or _is_reachable(self._server)
 
     def finish(self, status: Literal["success", "failed"]) -> None:
         """Ends the run.
@@ -182,6 +188,19 @@ def _is_reachable(server: str) -> bool:
         return isinstance(error.reason, ssl.SSLError)  # wandb may trust a certificate that Python does not
     except OSError:
         return False
+
+
+@contextmanager
+def _stage_files_in(folder: Path) -> Iterator[None]:
+    """Makes wandb store the files of tables in a folder until their upload, instead of in the user's home."""
+    own = "WANDB_DATA_DIR" not in os.environ
+    if own:
+        os.environ["WANDB_DATA_DIR"] = str(folder.absolute())
+    try:
+        yield
+    finally:
+        if own:
+            del os.environ["WANDB_DATA_DIR"]
 
 
 def _stop_service() -> None:

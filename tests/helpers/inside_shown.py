@@ -270,7 +270,7 @@ def pictures_of_run(path: Path) -> Content:
 def view_of(path: Path) -> RoundView:
     run = read_run(path)
     values, cluster = run.final_scores
-    return RoundView(path, run.score, True, lambda: dict(run.memberships or {}), cluster, values)
+    return RoundView(path, run.score, True, lambda: dict(run.memberships or {}), cluster, values, [], {})
 
 
 def picture_with_baseline(path: Path, baseline: Path) -> Content:

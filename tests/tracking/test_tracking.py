@@ -163,7 +163,9 @@ def test_line_names_what_waits_to_be_uploaded_and_the_caller_of_a_run_is_told_on
 
 def test_wandb_gets_the_histogram_of_the_clients_that_have_a_score():
     values = np.array([0.02, 0.99, 0.97, np.nan, 0.5])
-    (histogram,) = media(SimpleNamespace(values=values, score=ACCURACY), {}).values()
+    (histogram,) = media(
+        SimpleNamespace(values=values, score=ACCURACY, tables={}, clusters=[]), {}, with_tables=False
+    ).values()
     assert sum(histogram.histogram) == 4
     assert (histogram.histogram[0], histogram.histogram[-1]) == (1, 2)
     assert (histogram.bins[0], histogram.bins[-1]) == (0.0, 1.0)  # the whole range of an accuracy, whatever its values
