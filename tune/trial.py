@@ -1,7 +1,6 @@
 """One trial: a whole run in a separate directory, which reports its progress to Ray Tune."""
 
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
@@ -9,17 +8,13 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import numpy as np
-import ray
 import torch
-from ray import ObjectRef
 from ray import tune as ray_tune
-from ray.util import deregister_serializer, register_serializer
-from torch import Tensor
 
 from lit_cfl.config.own_code import no_code_from
 from lit_cfl.config.variants import build
 from lit_cfl.engines.plan import PlanOptions
+from lit_cfl.engines.ray.shared_data import SharedData
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.runs.resume import read_finished_summary
@@ -31,46 +26,6 @@ from lit_cfl.tune.journal import NUMBER
 from lit_cfl.tune.objective import TRAFFIC, Objective
 from lit_cfl.tune.record import CLIENTS, ERROR, FINISHED, ROUNDS, SECONDS, trial_id
 from lit_cfl.tune.study import Study
-
-
-@dataclass(frozen=True)
-class SharedData:
-    """The base's data module with its data loaded, in Ray's object store.
-
-    Args:
-        config: Configuration of the data.
-        module: Reference to the data module in Ray's object store.
-    """
-
-    config: Any
-    module: ObjectRef[Any]
-
-    def give_to(self, experiment: Experiment) -> None:
-        """Passes these loaded data to the experiment's data module, without a copy, if both describe the same data."""
-        if experiment.to_dict()["data"] == self.config:
-            vars(experiment.data).update(vars(ray.get(self.module)))  # the task asks the same module for examples
-
-
-def share(experiment: Experiment) -> SharedData | None:
-    """Puts the data of an experiment into Ray's object store.
-
-    Returns:
-        The shared data; None if a user's data module cannot be sent, so that each trial loads its own data.
-    """
-    register_serializer(Tensor, serializer=Tensor.numpy, deserializer=_tensor)
-    try:
-        return SharedData(experiment.to_dict()["data"], ray.put(experiment.data))
-    except Exception as error:  # Ray, pickle or the module may raise anything
-        warnings.warn(f"the data cannot be shared, so each trial loads them itself: {error}", stacklevel=2)
-        return None
-    finally:
-        deregister_serializer(Tensor)
-
-
-def _tensor(array: np.ndarray) -> Tensor:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the array is read-only; examples are never written
-        return torch.from_numpy(array)
 
 
 @dataclass(frozen=True)
@@ -118,7 +73,7 @@ class TrialJob:
         if number:
             tracking["notes"] = ", ".join(f"{key} = {value}" for key, value in own.items())
         if self.data is not None:
-            self.data.give_to(experiment)
+            self.data.give_to(experiment.data, experiment.to_dict()["data"])
         plan = experiment.plan or PlanOptions()
         device = plan.device or self._device(experiment, plan)
         return experiment.with_options(
