@@ -1,6 +1,7 @@
 """Builds an experiment from its configuration: plain values as in `config.yaml`, which fully define it."""
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from importlib import import_module
@@ -137,7 +138,7 @@ def parse_options(parser: ArgumentParser, given: Mapping[str, Any]) -> Namespace
         ArgumentError: an option cannot be used, or is null although it needs a value.
         TypeError: the parser cannot use a class.
     """
-    read: Namespace = parser.parse_object(dict(given))
+    read: Namespace = parser.parse_object(deepcopy(dict(given)))  # the parser changes lists of classes in place
     if nothing := [name for name in GROUPS if name in read and read[name] is None]:
         raise ArgumentError(None, f"{nothing[0]} is null")
     set_parsing_settings(unset_sentinel=True)  # otherwise the parser accepts null for any option

@@ -120,7 +120,7 @@ def _mistake_in_list(path: str, value: Any, inner: Sequence[Any]) -> str | None:
     for k, one in enumerate(entries):
         kind = inner[min(k, len(inner) - 1)]
         if kind is int and (numbers := spell_range(str(one))):
-            return f"{path}[{k}] is {one!r}; write {numbers}"
+            return f"{path}[{k}] is {one!r}; write {', '.join(numbers.split())}"
         if (wrong := mistake_in_value(f"{path}[{k}]", one, kind)) is not None:
             return wrong
     return None if isinstance(value, list) else f"{path} is {value!r}; give a list: [{', '.join(map(str, entries))}]"

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import is_dataclass
 from typing import Any
 
 import yaml
 
 from lit_cfl.config.explain import mistake_in_value
-from lit_cfl.config.live_options import option_at, options_below, parts_of
+from lit_cfl.config.live_options import Option, base_of, members, option_at, options_below, parts_of
 from lit_cfl.config.words import FLAGS, flatten, given_options
+from lit_cfl.errors import InputError
 from lit_cfl.storage.yaml_files import parse_yaml
 
 _NULL = ("null", "~")
@@ -23,6 +25,9 @@ def merge(root: type, contents: Iterable[Mapping[str, Any]], words: Sequence[str
         root: Class of which the command takes the options.
         contents: Contents of the files.
         words: Words of the command line, as returned by `arrange`.
+
+    Raises:
+        InputError: an option without a value has one.
     """
     given: dict[str, Any] = {}
     for content in contents:
@@ -31,26 +36,41 @@ def merge(root: type, contents: Iterable[Mapping[str, Any]], words: Sequence[str
     for name, text in given_options(words):
         option = name.removesuffix(".help")
         if option in FLAGS:
+            if text:
+                raise InputError(f"--{option} is {text!r}, but has no value; write --{option}, or leave it out")
             given[option] = True
         elif option != "config":
-            found = option_at(root, given, option)
-            for inner, value in flatten(option, _read(text, typed=found is None or found.typed)):
+            for inner, value in flatten(option, _read(text, option_at(root, given, option))):
                 _put(root, given, inner, value)
     return given
 
 
-def _read(text: str, typed: bool) -> Any:
-    """Reads a class with its arguments, or a value of an option without a type; the parser reads all others."""
+def _read(text: str, option: Option | None) -> Any:
+    """Reads the options of a class or group, null, or a value of an option without a type; the parser reads others."""
+    if option is None and text in _NULL:  # of the command itself, such as run_dir
+        return None
     with suppress(yaml.YAMLError):
         found = parse_yaml(text)
-        if not typed or (isinstance(found, dict) and (not found or not {"class_path", "init_args"}.isdisjoint(found))):
+        if option is not None and not option.typed:
+            return found
+        if isinstance(found, dict) and (option is None or _is_class(option) or _is_group(option)):
             return found
     return text
+
+
+def _is_class(option: Option | None) -> bool:
+    return option is not None and any(base_of(kind)[0] is not None for kind in members(option.kind))
+
+
+def _is_group(option: Option) -> bool:
+    return any(is_dataclass(kind) for kind in members(option.kind))
 
 
 def _put(root: type, given: dict[str, Any], option: str, value: Any) -> None:
     """Sets a dotted option."""
     *above, last = parts_of(option)
+    if last == "class_path" and above:
+        *above, last = above
     node = given
     for part in above:
         below = node.get(part)
@@ -61,14 +81,17 @@ def _put(root: type, given: dict[str, Any], option: str, value: Any) -> None:
             below["init_args"] = below.get("init_args") or {}
         node = below["init_args"] if "class_path" in below else below
     before = node.get(last)
-    if isinstance(before, dict) and "class_path" in before and isinstance(value, str) and value not in _NULL:
-        if value != before["class_path"]:
-            known = options_below(getattr(option_at(root, given, option), "kind", None), value)
+    found = option_at(root, given, ".".join([*above, last]))
+    is_class = isinstance(before, dict) and ("class_path" in before or _is_class(found))
+    if is_class and isinstance(value, str) and value not in _NULL:
+        was, arguments = before.get("class_path"), (before.get("init_args") or {}) if "class_path" in before else before
+        if value != was:
+            known = options_below(getattr(found, "kind", None), value)
             kept = {
                 name: part
-                for name, part in (before.get("init_args") or {}).items()
-                if name in known and mistake_in_value(name, part, known[name].kind) is None
+                for name, part in arguments.items()
+                if was is None or (name in known and mistake_in_value(name, part, known[name].kind) is None)
             }
-            node[last] = {"class_path": value, "init_args": kept}
+            node[last] = {"class_path": value} | ({"init_args": kept} if kept else {})
     elif value != {} or before is None:
         node[last] = value

@@ -185,7 +185,7 @@ def _merge(arguments: Sequence[str], contents: Sequence[Any] = ()) -> tuple[list
     if any("space" in content for content in contents):
         raise InputError("space and base are options of a study; run its file with lit-cfl tune or lit-cfl launch")
     for word in words:
-        if not word.startswith("-"):
+        if not word.startswith("--") and word != "-h":
             raise InputError(_describe_lone_word(word))
     _require_one_choice_of_seeds(contents, words)
     return words, contents, merge(Experiment, contents, words)
@@ -227,6 +227,10 @@ def _put_home_into_loggers(read: Any) -> None:
 
 def _describe_lone_word(word: str) -> str:
     """Describes a word that is neither an option nor a value in one line, with the option to which it may belong."""
+    if word.startswith("-"):
+        return (
+            f"{word!r} is not an option; options begin with two dashes, and such a value is joined: --OPTION='{word}'"
+        )
     kinds = {"--algorithm": "algorithms", "--config": "configs", "--data": "data"}
     meant = {name.lower(): f"{option} {name}" for option, kind in kinds.items() for name in catalogue.names(kind)}
     close = get_close_matches(word.lower(), meant, n=1, cutoff=0.7)
