@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from lit_cfl.algorithms import CFL, FLHC, AdaCFL, FedGroup, LayerCFL, StoCFL
+from lit_cfl.algorithms import FLHC, FedGroup, StoCFL
 from lit_cfl.clustering.similarity import warn_if_equal
 from lit_cfl.errors import Notice
 from lit_cfl.seeds import generator
@@ -24,13 +24,6 @@ def test_equal_updates_are_noted_and_those_of_zero_are_called_so():
     for value, expected in ((1.0, "all 4 clients are equal,"), (0.0, "all 4 clients are equal to zero,")):
         (note,) = notes(lambda value=value: warn_if_equal(torch.full((4, 3), value)))
         assert expected in note
-
-
-@pytest.mark.parametrize(
-    "rows", [torch.eye(3), torch.tensor([[0.0], [0.0], [1e-30]]), torch.zeros(1, 3), torch.zeros(0, 3)]
-)
-def test_other_updates_are_not(rows: torch.Tensor):
-    assert notes(lambda: warn_if_equal(rows)) == []
 
 
 def clustered(algorithm: Any, work: QuadraticWork) -> list[str]:
@@ -64,15 +57,3 @@ def test_a_learning_rate_of_0_makes_no_clusters_in_silence(algorithm: Any, learn
     found = clustered(algorithm, work)
     assert len(found) == (learning_rate == 0)
     assert all("all 8 clients are equal to zero," in note for note in found)
-
-
-SPLITS = {"eps1": 100.0, "eps2": 0.0, "warmup_rounds": 0}
-SPLITTING = [CFL(**SPLITS), AdaCFL(**SPLITS), *(LayerCFL(**SPLITS, distance=name) for name in ("l2", "cos"))]
-
-
-@pytest.mark.parametrize("algorithm", [*ALGORITHMS[:3], *SPLITTING], ids=lambda a: type(a).__name__)
-def test_clients_with_the_same_data_make_none_either(algorithm: Any):
-    center = SIDES[:1] if algorithm in ALGORITHMS else torch.zeros(1, 2)  # where w_0 is not 0, but the weights are
-    rate = 0.2 if algorithm in ALGORITHMS else 1.0
-    (note,) = clustered(algorithm, QuadraticWork(center.double().repeat(8, 1), torch.arange(1, 9), rate, steps=2))
-    assert "all 8 clients are equal, so " in note

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lit_cfl.datamodules.synthetic import Synthetic, draw_around_means, draw_inputs, label_inputs, log_normal_sizes
-from lit_cfl.errors import InputError
+from lit_cfl.datamodules.synthetic import Synthetic, draw_inputs, label_inputs, log_normal_sizes
 
 SMALL: dict[str, Any] = {
     "num_clients": 300,
@@ -55,15 +54,6 @@ def test_every_example_has_the_label_that_its_clients_model_gives(num_clusters: 
     assert (scores[np.arange(len(y)), y] >= scores.max(1) - 1e-5).all()  # float32 against float64
     assert (scores.argmax(1) == y).mean() > 0.999
     assert set(y.tolist()) == {0, 1, 2, 3}
-
-
-def test_rows_lie_around_means_of_their_own():
-    drawn = draw_around_means(4000, 400, 3.0, rng()).astype(np.float64)
-    means = drawn.mean(1)
-    assert abs(means.mean()) < 5 * 3 / 4000**0.5  # 5 standard errors
-    assert means.std() == pytest.approx((9 + 1 / 400) ** 0.5, rel=5 / 8000**0.5)
-    assert (drawn - means[:, None]).std() == pytest.approx((1 - 1 / 400) ** 0.5, rel=0.005)
-    assert abs(draw_around_means(1000, 100, 0.0, rng()).mean(1)).max() < 0.6  # 6 standard errors
 
 
 def test_variances_of_inputs_fall_as_the_power_minus_1_2():
@@ -147,37 +137,9 @@ def test_each_client_trains_on_int_0_9_n_of_its_n_examples_at_random():
     assert not torch.equal(one.train.values, other.train.values)
 
 
-def test_a_client_keeps_an_example_to_train_on_and_nothing_is_tested_where_test_is_zero():
-    data = Synthetic(num_clients=50, min_size=1, mean_log_size=-9.0, test=0.5).federated(0)
-    assert (data.train.sizes.unique().tolist(), data.test.sizes.unique().tolist()) == ([1], [0])
-    assert int(Synthetic(**SMALL, test=0.0).federated(0).test.sizes.sum()) == 0
-
-
 @pytest.mark.parametrize(
     ("number", "first", "skew"), [(None, [-1] * 6, "other"), (4, [0, 1, 2, 3, 0, 1], "label"), (1, [0] * 6, "other")]
 )
 def test_true_clusters_are_given_in_turn_or_unknown(number: int | None, first: list[int], skew: str):
     data = Synthetic(**SMALL, num_clusters=number).federated(0)
     assert (data.true_clusters[:6].tolist(), data.skew) == (first, skew)
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("num_clients", 0),
-        ("num_labels", 1),
-        ("alpha", -0.5),
-        ("beta", float("nan")),
-        ("num_clusters", 101),
-        ("test", 1.0),
-    ],
-)
-def test_option_outside_its_range_is_refused(option: str, value: float):
-    with pytest.raises(InputError, match=f"{option} is {value}"):
-        Synthetic(**{option: value})
-
-
-@pytest.mark.parametrize("mean", [30.0, 5000.0, float("nan")])
-def test_sizes_that_no_machine_holds_are_refused(mean: float):
-    with pytest.raises(InputError, match=f"100 clients .*mean_log_size {mean}"):
-        Synthetic(mean_log_size=mean)
