@@ -1,5 +1,6 @@
 """Tests Sentiment140 tweets as token ids and as word vectors, and rounds of training on them."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,15 +9,17 @@ import pytest
 import torch
 from hub import SHARED
 from own_arrays import assert_refused
+from torch.optim import SGD
 from tweets import TWEETS, VECTORS, all_users, glove, tweets
 
-from lit_cfl.config.parser import parse_run
+from lit_cfl.algorithms import FedAvg
 from lit_cfl.datamodules.glove import read_vectors
 from lit_cfl.datamodules.partition import Natural
 from lit_cfl.datamodules.sent140 import Sent140
 from lit_cfl.datamodules.tokens import Vocabulary
-from lit_cfl.experiment import PreparedRun
-from lit_cfl.rounds import Round
+from lit_cfl.experiment import Experiment, LocalTraining
+from lit_cfl.nets import Sent140GRU
+from lit_cfl.tasks import Classification
 
 pytestmark = pytest.mark.usefixtures("caches")
 
@@ -120,38 +123,15 @@ def test_tweets_that_cannot_be_used_are_refused(rows: list[Any], options: dict[s
 
 # Rounds
 
-NETS = {
-    "trained embedding": "{class_path: Sent140GRU, init_args: {embedding_width: 20}}",
-    "word vectors": "FedGroupLSTM",
-    "none": "MCLR",
-}
-
-
-def one_round(
-    folder: Path, source: Path | str, min_examples: int, data: str, net: str, epochs: int = 2
-) -> tuple[PreparedRun, Round]:
-    """Runs a round of FedAvg on tweets, with two clients in the cohort."""
-    config = folder / "config.yaml"
-    config.write_text(
-        f"data:\n  class_path: Sent140\n  init_args:\n    source: {source}\n    {data}\n    partition:\n"
-        f"      class_path: Natural\n      init_args: {{min_examples: {min_examples}, max_clients: 4, test: 0.2}}\n"
-        f"task:\n  class_path: Classification\n  init_args:\n    net: {NETS[net]}\n"
-        "    optimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.3}}\n"
-        f"algorithm: FedAvg\nrounds: 1\ncohort_size: 2\nlocal: {{epochs: {epochs}, batch_size: 10}}\n"
-    )
-    prepared = parse_run(["--config", str(config)]).experiment.prepare(0)
-    (round,) = prepared.rounds()
-    return prepared, round
-
-
-def made_tweets(folder: Path) -> str:
-    """Writes 16 tweets of two words for each of two users, and one tweet of a third user."""
-    rows = [(f"{word} day", user, 4 * (word == "good")) for user in ("ann", "bob") for word in ["good", "bad"] * 8]
-    return tweets(folder, [*rows, ("rare", "cat", 4)])
-
 
 def test_round_trains_the_embedding_of_the_words_that_clients_have(tmp_path: Path):
-    prepared, round = one_round(tmp_path, made_tweets(tmp_path), 16, "max_words: 4", "trained embedding")
+    """Two users have 16 tweets of two words each, and a third one, which is no client, has one tweet."""
+    rows = [(f"{word} day", user, 4 * (word == "good")) for user in ("ann", "bob") for word in ["good", "bad"] * 8]
+    partition = Natural(min_examples=16, max_clients=4, test=0.2)
+    data = Sent140(tweets(tmp_path, [*rows, ("rare", "cat", 4)]), max_words=4, partition=partition)
+    task = lambda: Classification(Sent140GRU([25], 2, data.examples.vocabulary, 20), partial(SGD, lr=0.3))  # noqa: E731
+    prepared = Experiment(data, task, FedAvg(), rounds=1, cohort_size=2, local=LocalTraining(2, 10)).prepare(0)
+    (round,) = prepared.rounds()
     (slot,) = (slot for slot in prepared.engine.layout.slots if slot.layer == "net.embedding")
     models = prepared.engine.initial(0), round.state.models[0]
     before, after = (model[slot.start : slot.stop].view(slot.shape) for model in models)
