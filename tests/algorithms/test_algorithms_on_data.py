@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from few_rounds import ALL, SPLITS
 from hub import fresh_caches
 from kinds import KINDS, built, experiment_on, place, reloaded, score
 
-from lit_cfl.algorithms import PACFL, FedAvg, FedGroup, Local
+from lit_cfl.algorithms import FLHC, PACFL, FedAvg, FedGroup, FedProx, Local
 from lit_cfl.datamodules import Digits, FederatedDataModule
 from lit_cfl.errors import InputError
+from lit_cfl.experiment import LocalTraining
 from lit_cfl.local_work import Budget
 
 FEW: dict[str, Any] = {"num_clusters": 2, "pretrain_scale": 1, "pretrain": Budget(1)}
@@ -150,3 +152,20 @@ def test_traffic_and_local_work_before_the_first_round_are_counted(folder: Path)
     possible = {int(sizes[one] + sizes[other]) for one in range(5) for other in range(one)}
     assert plain[0].costs.examples in possible  # one epoch of two clients
     assert pretrained[0].costs.examples - plain[0].costs.examples >= 2 * 2  # two epochs of two clients
+
+
+def test_each_round_draws_anew():
+    rule = FedProx(stragglers=0.5)
+    options = {"rounds": 6, "cohort_size": 6, "local": LocalTraining(5, 100)}
+    prepared = experiment_on(KINDS["digits"], Digits(num_clients=6), rule, **options).prepare(3)
+    done = [one.costs.steps for one in prepared.rounds()]
+    assert len({later - sooner for sooner, later in pairwise([0, *done])}) > 1
+
+
+@pytest.mark.parametrize(("warmup", "noted"), [(1, False), (2, True)])
+def test_a_warm_up_as_long_as_the_run_is_noted(warmup: int, noted: bool, folder: Path):
+    rule = FLHC(warmup_rounds=warmup, num_clusters=2)
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        experiment_on(KINDS["table"], module_of("table", folder), rule).prepare(3)
+    assert any("FLHC does not cluster before round" in str(one.message) for one in given) == noted

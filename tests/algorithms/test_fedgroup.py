@@ -109,6 +109,11 @@ def test_the_number_of_clusters_follows_from_their_spread():  # the spread helps
     assert_close(found, [4 * (1 - 1 / 3) ** 2 + 2 * (1 + 1 / 3) ** 2, 0.0])  # cosines 1, 1, 1, 1, -1, -1
 
 
+def test_inertia_is_the_sum_of_squares_around_the_mean():
+    work = clients_at((0.0, 1.0), (3.0, 0.0), (2.0, 0.0), start=0.0)  # the main direction is the first axis
+    assert_close(begin(FedGroup(num_clusters=1), work).inertia, 2 * (1 / 3) ** 2 + (2 / 3) ** 2)  # cosines 0, 1, 1
+
+
 def test_founders_are_drawn_among_all_clients_in_training_with_data(two_sides: QuadraticWork):
     drawn = torch.cat([TWO.init(two_sides, rng(seed))[0].founders for seed in range(40)])
     times = torch.bincount(drawn, minlength=8)  # each client is drawn in 4 of 8 cases, so 20 times on average

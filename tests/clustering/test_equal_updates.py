@@ -26,6 +26,13 @@ def test_equal_updates_are_noted_and_those_of_zero_are_called_so():
         assert expected in note
 
 
+@pytest.mark.parametrize(
+    "rows", [torch.eye(3), torch.tensor([[0.0], [0.0], [1e-30]]), torch.zeros(1, 3), torch.zeros(0, 3)]
+)
+def test_other_updates_are_not(rows: torch.Tensor):
+    assert notes(lambda: warn_if_equal(rows)) == []
+
+
 def clustered(algorithm: Any, work: QuadraticWork) -> list[str]:
     def run() -> None:
         state, _ = algorithm.init(work.at(0), generator(0, "init"))

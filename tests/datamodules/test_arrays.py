@@ -67,6 +67,7 @@ LARGE: dict[str, tuple[Callable[[], object], str]] = {
     "images of bytes": (lambda: ArrayData(**given(x=PIXELS)).load(), ""),
     "scaled images": (lambda: ArrayData(**given(x=PIXELS.astype(int)), scale=1 / 255).load(), ""),
     "floats": (lambda: ArrayData(**given(x=PIXELS.astype(np.float16))).load(), "the images | 180"),  # 255 / sqrt(2)
+    "integers": (lambda: ArrayData(**given(x=PIXELS.astype(np.int32))).load(), "the images | 180 | scale"),
     "other inputs": (lambda: ArrayData(**given(x=np.full((12, 5, 2), -20.0))).load(), "the inputs | 20"),
     "columns": (lambda: ArrayData(**given(x=np.array([[1.0, 50, 40]] * 12))).load(), "columns 1, 2 | 50"),
     "integers, perhaps tokens": (lambda: ArrayData(**given(x=[[3, 400]] * 12)).load(), ""),
