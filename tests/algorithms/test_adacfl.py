@@ -1,7 +1,6 @@
 """Tests AdaCFL on quadratic clients, with our rule for cutting the dendrogram."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,9 +11,7 @@ from torch.testing import assert_close
 
 from lit_cfl.algorithms import AdaCFL, Info, LayerCFL
 from lit_cfl.algorithms.splits import SplitState
-from lit_cfl.cli.main import main
 from lit_cfl.clustering import distances
-from lit_cfl.errors import InputError
 
 ALWAYS = AdaCFL(**SPLITS)
 THREE = f64([0.0, 9], [8, 0], [0.4, 9], [-8, 0], [8.5, 0], [-8, 0.3], [8, 0.6])
@@ -109,20 +106,3 @@ def test_clusters_train_separately_after_the_split():
         mine = torch.tensor(KINDS) == cluster
         mean = (work.num_examples[mine, None] * THREE[mine]).sum(0) / work.num_examples[mine].sum()
         assert_close(state.models[cluster, 2:], mean, atol=0.01, rtol=0)
-
-
-def test_missing_layers_are_refused_with_the_existing_ones():
-    with pytest.raises(InputError, match=r"conv1 \(conv2d\), fc1 \(linear\)"):
-        replace(ALWAYS, layers=["gru*"]).check(work_in_fc(THREE))
-    with pytest.raises(InputError, match=r"conv1 \(conv2d\), conv2 \(conv2d\)"):
-        ALWAYS.check(work_in_fc(THREE, layers={"conv1": 2, "conv2": 2}))
-
-
-def test_every_table_says_that_its_rule_is_ours(capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    words = ["--config", "adacfl/digits", "--tiny", "--engine", "loop"]
-    assert main(["run", *words, "--run_dir", str(tmp_path / "run")]) == 0
-    assert "the rule used here is our own" in capsys.readouterr().out
-    words = ["--config", "adacfl/digits", "--rounds", "1", "--algorithms", "FedAvg", "AdaCFL", "--seeds", "0"]
-    assert main(["compare", *words, "--num_cpus", "1", "--compare_dir", str(tmp_path / "both")]) == 0
-    assert "the rule used here is our own" in capsys.readouterr().out
-    assert "the rule used here is our own" in (tmp_path / "both" / "results.md").read_text()

@@ -16,7 +16,7 @@ from torch import Tensor
 from lit_cfl import run
 from lit_cfl.algorithms import FLHC, FLUX, IFCA, Algorithm, FedEM, FedGroup, FedGrouProx, FeSEM, FlexCFL
 from lit_cfl.datamodules import Digits
-from lit_cfl.errors import InputError, Notice
+from lit_cfl.errors import Notice
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.testing import QuadraticWork, check_algorithm
 
@@ -68,10 +68,6 @@ def test_fedem_decides_from_both_halves_of_its_clients_data_which_costs_two_mode
     assert auto.costs.steps - fixed.costs.steps == 68 * 3
 
 
-def test_fedem_has_one_model_for_a_single_client():
-    assert len(after(FedEM("auto"), corners(1, clients=1))[0]) == 1
-
-
 def test_fedem_counts_components_of_clients_that_form_no_clusters():
     shares = torch.rand(60, 3, generator=torch.Generator().manual_seed(5), dtype=torch.float64).square()
     shares /= shares.sum(1, keepdim=True)
@@ -119,36 +115,6 @@ def test_the_chosen_number_and_its_reason_are_reported_once(algorithm: Algorithm
     assert len(found) == 1
     assert re.match(f"num_clusters: auto of {type(algorithm).__name__} chose {number}: .*{reason}", found[0]), found
     assert len(models) == int(number.split()[0])
-
-
-def test_a_given_number_is_left_alone_and_not_reported():
-    work = corners(2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", Notice)
-        assert len(IFCA(5).init(work, rng())[0].models) == 5
-    assert work.costs.steps == 0
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "words"),
-    [
-        (FedGroup, {"num_clusters": "many"}, "num_clusters is 'many'"),
-        (FedEM, {"num_clusters": "many"}, "num_clusters is 'many'"),
-        (FLHC, {"max_clusters": 0}, "max_clusters is 0"),
-        (FLHC, {"num_clusters": "auto", "threshold": 2}, "num_clusters is auto and threshold 2"),
-        *((kind, {"num_clusters": 0}, "num_clusters is 0") for kind in (IFCA, FeSEM, FLHC, FLUX, FedEM)),
-    ],
-)
-def test_impossible_numbers_are_refused(kind: type, options: dict, words: str):
-    with pytest.raises(InputError, match=words):
-        kind(**options)
-
-
-def test_without_data_nobody_decides():
-    work = corners(2)
-    work.num_examples = 0 * work.num_examples
-    with pytest.raises(InputError, match="no client can be clustered"):
-        IFCA("auto").check(work)
 
 
 @pytest.mark.parametrize("algorithm", [IFCA(num_clusters="auto"), FLHC(1, num_clusters="auto"), FLUX(1), IFCA(2)])

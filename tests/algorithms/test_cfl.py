@@ -14,7 +14,6 @@ from torch.testing import assert_close
 
 from lit_cfl.algorithms import CFL
 from lit_cfl.algorithms.splits import SplitState
-from lit_cfl.errors import InputError
 
 A, B, C, D = (4.0, 1.0), (4.0, -1.0), (-4.0, 1.0), (-4.0, -1.0)
 CORNERS, SIZES = (A, C, B, D, D, B, A, C), (5, 3, 9, 1, 3, 3, 7, 1)
@@ -188,18 +187,3 @@ def test_newcomer_without_data_finds_no_cluster_once_there_are_two():
     assert first.index[8:].tolist() == [0, 0]  # there is only one model to choose from
     assert info.down == 0
     assert BY_HAND.place(after_three_splits(), ids(8, 9), work, rng())[0].index[8:].tolist() == [-1, 2]
-
-
-def test_newcomer_with_a_zero_update_goes_to_the_part_with_the_old_number():
-    state = last(BY_HAND, corners(), [EVERYONE], begun())
-    assert BY_HAND.place(state, ids(8), corners((2, 0)), rng())[0].index[8].item() == 0
-
-
-@pytest.mark.parametrize(("name", "value"), [("eps1", 0.0), ("eps1", NAN), ("eps2", -0.5), ("warmup_rounds", -1)])
-def test_impossible_options_are_refused(name: str, value: float):
-    with pytest.raises(InputError, match=f"{name} is {value}"):
-        CFL(**{name: value})
-
-
-def test_search_waits_for_the_first_split():
-    assert CFL(warmup_rounds=7).first_clustering_round() == 7

@@ -46,20 +46,6 @@ def take_the_first_client(self, state, cohort, work, rng):
     return FedAvgState(work.fit(state.models, cohort).rows[:1] if len(cohort) else state.models), Info()
 
 
-def draw_by_position(self, state, cohort, work, rng):
-    kept = cohort[torch.rand(len(cohort), generator=rng) < 0.5]  # draws should be made for all ids, and then indexed
-    return FedAvg.round(self, state, kept, work, rng)
-
-
-def read_a_fit_twice(self, state, cohort, work, rng):
-    work.fit(state.models, cohort).rows.sum() if len(cohort) else 0
-    return FedAvg.round(self, state, cohort, work, rng)
-
-
-def divide_by_nobody(self, state, cohort, work, rng):
-    return FedAvgState(work.fit(state.models, cohort).collect().mean(0, keepdim=True)), Info()
-
-
 def change_the_work(self, state, cohort, work, rng):
     work.num_examples.clamp_(max=10)
     return FedAvg.round(self, state, cohort, work, rng)
@@ -76,33 +62,14 @@ def remember_outside_of_the_state(self, state, cohort, work, rng, cache={}):  # 
     return replace(after, models=after.models * (1 + 0.01 * count)), info
 
 
-def place_only_known_clients(self, state, clients, work, rng):
-    return FedGroup.place(self, state, clients[clients < len(state.index)], work, rng)
-
-
 def place_within_the_known_length(self, state, clients, work, rng):
     index = state.index.clone()
     index[clients] = 0  # newcomers' ids exceed the length of this tensor
     return replace(state, index=index), Info()
 
 
-def place_by_the_global_generator(self, state, clients, work, rng):
-    state, info = FedGroup.place(self, state, clients, work, rng)
-    index = state.index.clone()
-    index[clients] = torch.randint(3, (len(clients),))
-    return replace(state, index=index), info
-
-
-def place_nobody(self, state, clients, work, rng):
-    return state, Info()
-
-
 def serve_in_order_of_ids(self, state, clients):
     return FedGroup.serve(self, state, clients.sort().values)
-
-
-def fail(self, *arguments):
-    raise KeyError("w_0")
 
 
 @pytest.mark.parametrize(
@@ -111,33 +78,19 @@ def fail(self, *arguments):
         (mine(round=change_arguments), "changes its arguments"),
         (mine(round=draw_from_the_global_generator), "the same seed gives a different state after round 1"),
         (mine(round=take_the_first_client), "the order of the cohort matters"),
-        (mine(round=draw_by_position), "the order of the cohort matters"),
-        (mine(round=read_a_fit_twice), "round 0 .* raises RuntimeError: .* not held in memory"),
-        (mine(round=divide_by_nobody), "a round of no clients raises RuntimeError"),
         (mine(round=change_the_work), "changes the data of the clients"),
         (mine(round=peek_at_the_truth), "round 0 .* true_clusters can be read only by"),
         (mine(round=remember_outside_of_the_state), ""),
-        (mine(FedGroup, place=place_only_known_clients), "serve gives clients never seen no model"),
         (
             mine(FedGroup, place=place_within_the_known_length),
             r"place of clients never seen, the ids \[14, 12\], of which init knew only 0 to 11, raises IndexError",
         ),
-        (mine(FedGroup, place=place_by_the_global_generator), "another model the second time|the same seed"),
-        (mine(FedGroup, place_unlabelled=FedGroup.place), "place_unlabelled of no clients raises RuntimeError"),
-        (mine(FedGroup, place_unlabelled=place_nobody), "after place_unlabelled, serve gives clients never seen no"),
         (mine(FedGroup, serve=serve_in_order_of_ids), "in their order"),
-        (mine(init=fail), "init raises KeyError: 'w_0'"),
-        (mine(serve=fail), "serve raises KeyError"),
     ],
 )
 def test_the_kit_names_the_broken_rule(algorithm: Algorithm, expected: str):
     with pytest.raises(AssertionError, match=f"Mine: .*{expected}"):
         check_algorithm(algorithm)
-
-
-def test_class_in_the_place_of_an_algorithm_is_named():
-    with pytest.raises(AssertionError, match=r"check_algorithm\(FedAvg\(\)\)"):
-        check_algorithm(FedAvg)  # type: ignore[arg-type]  # the mistake
 
 
 # What a run checks as well
@@ -175,17 +128,11 @@ def begin_with_an_array(self, work, rng):
     ("algorithm", "expected"),
     [
         (answering(lambda state, info: state), "round returns FedAvgState; "),
-        (answering(lambda state, info: (state, 0.5)), "round returns FedAvgState, float; "),
         (answering(lambda state, info: (OtherState(state.models), info)), "its state is a OtherState"),
         (mine(init=begin_with_an_array, state_type=WithArray), "state.seen holds a ndarray"),
         (info_with(down=-1), "Info.down is -1"),
-        (info_with(skipped=-2), "Info.skipped is -2"),
         (info_with(up=torch.tensor(3)), "Info.up as a Tensor"),
-        (info_with(up=2.0), "Info.up as a float"),
-        (info_with(loss=torch.tensor(0.5)), "loss as a Tensor"),
         (info_with(scores={"mine/score": 1.0}), r"\['mine/score'\]"),
-        (info_with(scores={"train/discrepancy": torch.tensor(1.0)}), "train/discrepancy as a Tensor"),
-        (info_with(tables={"found": [{"a": 1}]}), r"Info.tables\['found'\]"),
         (
             answering(
                 lambda state, info: (state, replace(info, tables={"found": [{"a": 1}, {"b": 2}]})),
@@ -194,7 +141,6 @@ def begin_with_an_array(self, work, rng):
             r"Info.tables\['found'\]",
         ),
         (info_with(clusters={"parent": torch.zeros(7)}), r"Info.clusters\['parent'\]"),
-        (info_with(clusters={"size": torch.zeros(1)}), r"Info.clusters\['size'\]"),
         (info_with(similarity=Similarity(torch.arange(3), torch.eye(2))), r"Info.similarity .* 3 .*\(2, 2\)"),
     ],
 )
@@ -215,13 +161,9 @@ def test_numbers_of_numpy_are_numbers_and_listed_tables_are_accepted():
 MODELS, THREE = torch.zeros(2, 15), torch.tensor([0, 1, -1])
 SERVED = [
     (Assignment(MODELS, torch.tensor([0, 1])), r"torch.int64 and shape \(2,\) for 3 clients"),
-    (Assignment(MODELS, THREE.int()), r"torch.int32"),
     (Assignment(MODELS, THREE + 1), "index to which no model belongs"),
-    (Assignment(MODELS, THREE - 1), "index to which no model belongs"),
     (Assignment(MODELS[:, :9], THREE), r"\(9,\).*\(15,\)"),
-    (Assignment(MODELS[0], THREE), r"\(\).*\(15,\)"),
     (Assignment(MODELS, THREE, {"global": MODELS}), r"\(2, 15\).*\(15,\)"),
-    (THREE, "Tensor"),
 ]
 
 
@@ -229,12 +171,6 @@ SERVED = [
 def test_assignment_that_does_not_fit_is_refused(served: Any, expected: str):
     with pytest.raises(InputError, match=f"FedAvg: .*{expected}"):
         check_assignment(FedAvg(), served, torch.arange(3), 15)
-
-
-def test_assignment_that_fits_is_returned():
-    nobody = Assignment(torch.empty(0, 0), torch.tensor([-1, -1, -1]))
-    for served in (Assignment(MODELS, THREE, {"global": MODELS[0]}), nobody):
-        assert check_assignment(FedAvg(), served, torch.arange(3), 15) is served
 
 
 def test_run_evaluates_no_assignment_that_does_not_fit():

@@ -15,7 +15,6 @@ from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.nets import MLP
 from lit_cfl.seeds import generator
-from lit_cfl.testing import QuadraticWork
 
 
 def test_single_client_follows_its_closed_form():
@@ -32,13 +31,6 @@ def test_model_converges_to_the_mean_of_the_centres(rule: str):
     assert_close(last(FedAvg(rule), work, [torch.arange(5)] * 60).models[0], weights @ work.centers / weights.sum())
 
 
-def test_one_step_of_everyone_is_a_step_of_gradient_descent_on_the_whole():
-    work = quadratic_clients(4, steps=1)
-    before, after = begin(FedAvg(), work).models[0], last(FedAvg(), work, [torch.arange(4)]).models[0]
-    weights = (work.num_examples / work.num_examples.sum()).double()
-    assert_close(after, before - 0.25 * weights @ (before - work.centers))
-
-
 def test_weights_are_those_of_the_cohort_alone():
     work = quadratic_clients(6)
     local = work.centers + 0.75**3 * (begin(FedAvg(), work).models - work.centers)
@@ -46,14 +38,6 @@ def test_weights_are_those_of_the_cohort_alone():
     assert_close(after.models[0], (2 * local[1] + 5 * local[4]) / 7)
     distances = (local[ids(1, 4)] - after.models).norm(dim=1)
     assert info.scores["train/discrepancy"] == pytest.approx(float(distances.mean()))
-
-
-def test_order_and_duplication_of_clients_change_nothing():
-    work = quadratic_clients(4)
-    doubled = QuadraticWork(work.centers.repeat(2, 1), 3 * work.num_examples.repeat(2), 0.25, steps=3)
-    expected = last(FedAvg(), work, [torch.arange(4)] * 3).models
-    assert_close(last(FedAvg(), work, [ids(2, 0, 3, 1)] * 3).models, expected)
-    assert_close(last(FedAvg(), doubled, [torch.arange(8)] * 3).models, expected)
 
 
 SEED, RATE = 5, 0.1

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from quadratic import Clients, clients_at, f64, ids, quadratic_clients, rng
+from quadratic import Clients, clients_at, f64, ids, rng
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -20,7 +20,6 @@ from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan, evaluate
 from lit_cfl.tasks import Classification
 from lit_cfl.testing import QuadraticWork
@@ -121,22 +120,6 @@ def test_clients_beyond_the_table_are_served_nothing_until_they_are_placed():
     served = FedEM(2).serve(placed, ids(1, 0, 2))
     assert served.index.tolist() == [1, 1, -1]
     assert_close(served.weights, f64([0.25, 0.75], [0.25, 0.75], [0, 0]))
-
-
-def test_two_groups_of_clients_get_a_model_each():
-    work = quadratic_clients(8)  # even clients at 3, odd ones at -3
-    state, _ = FedEM(2).init(work, rng())
-    state = replace(state, models=f64([0.5, 0, 0, 0], [-0.5, 0, 0, 0]))
-    for number in range(12):
-        state, _ = FedEM(2).round(state, torch.arange(8), work.at(number), rng())
-    assert FedEM(2).serve(state, torch.arange(8)).index.tolist() == [0, 1] * 4
-    assert_close(state.models[:, 0], f64(3.0, -3.0), atol=0.2, rtol=0)
-    assert (state.weights.max(1).values > 0.999).all()
-
-
-def test_no_step_for_newcomers_is_refused():
-    with pytest.raises(InputError, match="newcomer_steps is 0"):
-        FedEM(newcomer_steps=0)
 
 
 # The results of the authors' code; experiments/studies/fedem_code.md says how they were made

@@ -7,13 +7,11 @@ import pytest
 import torch
 from few_rounds import begin, last
 from quadratic import clients_at, f64, ids, quadratic_clients, rng
-from torch import Tensor, nn
+from torch import Tensor
 from torch.testing import assert_close
 
 from lit_cfl.algorithms.fesem import FeSEM, FeSEMState
-from lit_cfl.errors import InputError
 from lit_cfl.local_work import Fitted
-from lit_cfl.parameters import ParameterLayout
 from lit_cfl.testing import QuadraticWork
 
 TWO, LOSS = FeSEM(num_clusters=2), FeSEM(num_clusters=2, start_partition="loss")
@@ -97,13 +95,6 @@ def test_random_start_spreads_first_time_clients():  # C14
     assert some.index[[3, 7, 250]].tolist() == whole.index[[3, 7, 250]].tolist()  # the draws are made for all ids
 
 
-def test_running_statistics_are_not_part_of_a_distance():
-    work = clients_at([0.0] * 8)
-    work.layout = ParameterLayout.of(nn.BatchNorm1d(2))  # 4 columns of parameters, and 4 of running statistics
-    state = begin(TWO, work, [1.0] * 4 + [100.0] * 4, [2.0] * 4 + [0.0] * 4, last={0: torch.zeros(4).double()})
-    assert last(TWO, work, [ids(0)], state).index.tolist() == [0]
-
-
 def test_client_without_data_stays_cold_or_where_it_was():
     work = clients_at(0.0, 10.0, 4.0, sizes=(0, 3, 0))
     after, info = TWO.round(begin(TWO, work, 1.0, 9.0, index=ids(-1, 1, 0)), ids(0, 1, 2), work, rng())
@@ -129,10 +120,3 @@ def test_newcomer_starts_from_the_clusters_that_have_members_and_warm_clients_ar
     assert kept(placed)[2] == ((0.5 + 9.5) / 2 + 8) / 2
     assert placed.index.tolist() == [0, 1, 1]
     assert (info.down, info.up) == (1, 1)
-
-
-def test_more_clusters_than_clients_with_data_are_refused():
-    work = clients_at(0.0, 1.0, 2.0, sizes=(1, 0, 4))
-    FeSEM(2).check(work)
-    with pytest.raises(InputError, match=r"num_clusters is 3, .* 2 clients"):
-        FeSEM(3).check(work)

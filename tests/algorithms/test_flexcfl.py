@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import partial
 
-import pytest
 import torch
 from quadratic import Clients, clients_at, ids, rng
 from torch.testing import assert_close
@@ -107,18 +106,6 @@ def test_cold_client_is_compared_with_the_labels_it_had_at_the_start():
     assert found == [(0, 0), (2, 0), (0, 0)]
 
 
-def test_newcomer_is_compared_with_the_labels_it_came_with():
-    state, _ = TWO.init(line(), rng(3))
-    grown = line((*CENTERS, 6, -6), (*SIZES, 5, 5))
-    state, _ = TWO.place(state, ids(7, 6), grown, rng())
-    assert state.index[6:].tolist() == [0, 1]
-    state, info = TWO.round(state, ids(0), grown, rng())
-    assert info.scores["shift/detected"] == 0
-    state, info = TWO.round(state, ids(0), swapped(grown, 6, 7), rng())
-    assert info.scores["shift/migrated"] == 2
-    assert state.index[6:].tolist() == [1, 0]
-
-
 def test_client_that_lost_its_data_is_skipped_once_in_a_round_whether_it_was_drawn_or_not():
     state, _ = TWO.init(line(), rng(3))
     empty = line(sizes=(1, 0, 3, 1, 1, 4))
@@ -151,16 +138,6 @@ def two_groups(*shift: Shift) -> Experiment:
         seeds=[3],
         local=LocalTraining(1, 20),
     )
-
-
-@pytest.mark.parametrize("participants", ["all", "warm"])
-def test_swaps_with_probability_0_change_nothing(participants: str):  # check 14
-    still, moved = list(two_groups()), list(two_groups(SwapAll(0.0, participants=participants)))
-    for one, other in zip(still, moved, strict=True):
-        assert torch.equal(one.state.models, other.state.models)
-        assert torch.equal(one.state.index, other.state.index)
-        assert one.info.scores == other.info.scores
-        assert one.info.scores["shift/detected"] == 0
 
 
 def test_every_swap_between_clusters_is_detected_and_answered_before_the_round():  # check 18

@@ -76,16 +76,9 @@ def test_only_the_round_that_clusters_needs_everybody():
     [
         ({"num_clusters": None}, "num_clusters is None"),
         ({"threshold": 1.0}, r"threshold 1\.0"),
-        ({"num_clusters": None, "threshold": -1.0}, r"threshold is -1\.0"),
         ({"linkage": "ward", "distance": "cosine"}, "ward .* cosine"),
-        ({"warmup_rounds": -1}, "warmup_rounds is -1"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options: dict[str, object], words: str):
     with pytest.raises(InputError, match=words):
         FLHC(**options)
-
-
-def test_more_clusters_than_clients_are_refused():
-    with pytest.raises(InputError, match=r"num_clusters is 5, .* 4 clients"):
-        FLHC(num_clusters=5).check(quadratic_clients(4))

@@ -130,9 +130,7 @@ def test_clusters_start_from_different_initial_models():
     assert (info.down, info.up) == (0, 0)
 
 
-def test_impossible_options_are_refused():
-    with pytest.raises(InputError, match=r"shift_threshold is -0\.1"):
-        IFCA(shift_threshold=-0.1)
+def test_more_clusters_than_clients_with_data_are_refused():
     work = clients_at(0.0, 1.0, 2.0, sizes=(1, 0, 4))
     IFCA(2).check(work)
     with pytest.raises(InputError, match=r"num_clusters is 3, .* 2 clients"):

@@ -2,11 +2,9 @@
 
 import warnings
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from digits_experiment import digits
 from few_rounds import SPLITS, begin
 from few_rounds import run as run_rounds
 from quadratic import Clients, clients_at, f64, rng
@@ -14,10 +12,8 @@ from torch.testing import assert_close
 
 from lit_cfl.algorithms import CFL, AdaCFL, Info, LayerCFL
 from lit_cfl.algorithms.splits import SplitState
-from lit_cfl.clustering import distances, separation_gap
+from lit_cfl.clustering import distances
 from lit_cfl.errors import InputError
-from lit_cfl.runs.run import run
-from lit_cfl.storage.csv_log import read_table
 
 ALWAYS = LayerCFL(**SPLITS)
 LAYERS = {"conv1": 2, "conv2": 2, "fc1": 2}
@@ -39,12 +35,6 @@ def split(algorithm: CFL, work: Clients, *start: float) -> tuple[SplitState, Inf
     state = begin(algorithm, work, list(start) or [0.0] * work.centers.shape[1])
     ((state, info),) = run_rounds(algorithm, work, [work.population], state)
     return state, info
-
-
-@pytest.mark.parametrize("layer", LAYERS)
-def test_clients_are_split_by_the_layer_that_is_named(layer: str):
-    state, _ = split(replace(ALWAYS, layers=[layer]), layered(dict.fromkeys(LAYERS, 4.0)))
-    assert state.index.tolist() == PAIRS[layer]
 
 
 @pytest.mark.parametrize("distance", DISTANCES)
@@ -125,13 +115,6 @@ def test_auto_scores_a_layer_by_the_bipartition_of_the_linkage(linkage: str, wit
     assert row["gap"] == pytest.approx(least_within - greatest_across)
 
 
-@pytest.mark.parametrize("distance", DISTANCES)
-def test_sign_of_the_gap_shows_whether_the_clusters_are_apart(distance: str):
-    for layer, apart in {"fc1": True, "conv1": False}.items():
-        _, info = split(replace(ALWAYS, distance=distance, layers=[layer]), layered({"fc1": 5.0}))
-        assert (separation_gap(info.similarity.matrix, torch.tensor(PAIRS["fc1"])) > 0) == apart
-
-
 def test_layer_is_chosen_again_at_each_split():
     """As in `test_cfl`, the first layer separates two sides, and the second layer splits each side again."""
     algorithm = LayerCFL(eps1=0.3, eps2=0.5, warmup_rounds=0, layers="auto", distance="l2")
@@ -151,13 +134,6 @@ def test_pattern_without_a_match_is_refused_with_the_layers():
         with pytest.raises(InputError, match=r"conv1 \(conv2d\), conv2 \(conv2d\), fc1 \(linear\)"):
             replace(ALWAYS, layers=patterns).check(layered({}))
     replace(ALWAYS, layers=["fc*", "conv[-1]"]).check(layered({}))
-
-
-def test_run_leaves_the_scores_as_table(tmp_path: Path):
-    run(digits(algorithm=replace(ALWAYS, layers="auto"), rounds=2), tmp_path / "run")
-    rows = read_table(tmp_path / "run" / "layers.csv")
-    assert list(rows[0]) == ["round", "cluster", "layer", "silhouette", "gap", "chosen"]
-    assert rows[0]["layer"].endswith("fc1")
 
 
 # Newcomers

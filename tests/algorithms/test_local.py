@@ -43,17 +43,6 @@ def test_nobody_communicates_and_a_client_without_data_is_skipped():
     assert info.loss == pytest.approx(0.5 * float((work.initial(0) - work.centers[3]).square().sum()))
 
 
-def test_newcomers_train_once_and_others_keep_their_models():
-    work = quadratic_clients(5)
-    before = last(Local(), work, COHORTS)
-    placed, info = Local().place(before, ids(4, 3), work, rng())
-    assert_close(placed.personal[4], work.centers[4] + 0.75**3 * (work.initial(0) - work.centers[4]))
-    assert torch.equal(placed.personal[3], before.personal[3])
-    assert (info.down, info.up) == (0, 0)
-    served = Local().serve(placed, ids(4, 0))
-    assert torch.equal(served.models[served.index], torch.stack([placed.personal[4], placed.personal[0]]))
-
-
 @pytest.mark.parametrize(
     ("algorithm", "name"),
     [

@@ -275,9 +275,7 @@ def test_running_statistics_belong_to_their_layer(affine: bool, pattern: str, co
     ("options", "words"),
     [
         *(({"algorithm": one}, type(one).__name__) for one in (Local(), Ditto(), Mixing())),
-        ({"baseline": Ditto()}, "Ditto"),
         ({"personal": []}, r"personal is \[\]"),
-        ({"personal": ["fc*"]}, r"personal is \['fc\*'\]"),
         ({"shared": ["fc*"]}, "net.fc2"),
         ({"algorithm": LayerCFL(layers=["fc2"])}, r"'fc2' .*\(without net.fc2: personal\)"),
     ],

@@ -15,7 +15,6 @@ from torch.testing import assert_close
 
 from lit_cfl.algorithms import FLHC, IFCA, Algorithm, FedAvg, FedGroup, Oracle, StoCFL
 from lit_cfl.algorithms.server_optimizer import with_server
-from lit_cfl.config.variants import load_experiment
 from lit_cfl.errors import InputError
 from lit_cfl.testing import check_algorithm
 
@@ -166,15 +165,3 @@ def test_optimizers_that_cannot_take_a_step_from_gradients_are_refused(make: Cal
 def test_gradients_are_not_averaged_by_an_optimizer():
     with pytest.raises(InputError, match=r"server .* IFCA"):
         digits(algorithm=IFCA(averaging="gradients"), server=MOMENTUM)
-
-
-def test_configuration_has_a_server_optimizer_and_can_do_without():
-    words = ["--server", "torch.optim.SGD", "--server.lr", "1.0", "--server.momentum", "0.9"]
-    experiment = load_experiment("fedavg/digits", words)
-    assert experiment.to_dict()["server"]["init_args"]["momentum"] == 0.9
-    assert digits(algorithm=FedAvg(), server=MOMENTUM).to_dict()["algorithm"] == {
-        "class_path": "lit_cfl.algorithms.fedavg.FedAvg",
-        "init_args": {"weights": "examples"},
-    }
-    without = load_experiment(experiment.to_dict(), ["--server", "null"])
-    assert type(without.algorithm) is FedAvg

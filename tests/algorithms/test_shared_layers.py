@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from digits_experiment import digits
-from few_rounds import AVERAGING, Median, batch_norm, last, states, truth_for
+from few_rounds import AVERAGING, batch_norm, last, states, truth_for
 from quadratic import ids, quadratic_clients, rng
 from torch.optim import SGD
 from torch.testing import assert_close
@@ -102,10 +102,3 @@ def test_algorithms_without_a_mean_in_clusters_are_refused(algorithm: Algorithm,
     name = type(algorithm).__name__
     with pytest.raises(InputError, match=f"{next(iter(option))} .* {name}"):
         digits(algorithm=algorithm, **option)
-
-
-def test_no_layers_and_own_means_are_refused():
-    with pytest.raises(InputError, match=r"shared is \[\]"):
-        digits(shared=[])
-    with pytest.raises(InputError, match=r"shared .* Median"):
-        last(with_shared_layers(Median(), ["conv1"]), quadratic_clients(8))

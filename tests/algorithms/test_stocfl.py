@@ -13,7 +13,6 @@ from torch.testing import assert_close
 from lit_cfl.algorithms.stocfl import StoCFL
 from lit_cfl.algorithms.stocfl_clusters import StoCFLState, cosine_histogram, objective
 from lit_cfl.clustering import cosine_similarity
-from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget
 from lit_cfl.testing import QuadraticWork
 
@@ -81,14 +80,6 @@ def test_psi_is_the_gradient_at_omega_0_or_the_way_of_the_budget():
     assert_close(ran(update, work, ids(1, 2)).sums, (1 - 0.75**2) * (w0 - work.centers[[1, 2]]))
 
 
-def test_clusters_without_pull_do_not_depend_on_omega(two_sides: QuadraticWork):
-    free = replace(GRADIENT, lambda_=0.0)
-    state = ran(free, two_sides, torch.arange(8))
-    moved = replace(state, omega=state.omega + 100)
-    a, b = (free.round(one, ids(0, 3), two_sides, rng())[0] for one in (state, moved))
-    assert torch.equal(a.models, b.models)
-
-
 def test_pull_of_one_over_eta_sets_theta_back_to_omega():  # check 20: eta * lambda = 1
     work, strong = quadratic_clients(4, steps=1), StoCFL(tau=1.0, lambda_=4.0)
     state = ran(strong, work, torch.arange(4))
@@ -148,21 +139,6 @@ def test_cluster_is_represented_by_all_its_members():  # C21
     assert partition(state) == {frozenset({0, 1, 2}), frozenset({3})}
 
 
-def test_variants_may_represent_clusters_by_their_clients_of_the_round():
-    given = []
-
-    class Listening(StoCFL):
-        def represent(self, state: StoCFLState, clusters: Tensor, clients: Tensor, place: Tensor) -> Tensor:
-            given.append([rows.tolist() for rows in (clusters, clients, place)])
-            return super().represent(state, clusters, clients, place)
-
-    ran(Listening(tau=0.9, psi="gradient"), at_degrees(0, 90, 2, 180, 92), ids(0, 1, 3), ids(4, 1, 2, 0))
-    assert given == [[[], [], []], [[0, 1], [0, 1], [0, 1]]]
-    given.clear()
-    ran(Listening(tau=0.9, psi="gradient"), at_degrees(0, 90, 2, 180, 92), torch.arange(5), ids(4, 2, 3))
-    assert given[1] == [[0, 1, 2], [2, 3, 4], [0, 2, 1]]
-
-
 def test_omega_is_the_mean_of_models_that_trained_from_omega(two_sides: QuadraticWork):  # check 22, C2
     w0, c = two_sides.initial(0), two_sides.centers[[2, 5]]
     local = c + 0.75**3 * (w0 - c)
@@ -199,13 +175,6 @@ def test_newcomers_alike_found_one_cluster_together():
     assert ditto.index.tolist() == [2, 1, 3, -1, -1]  # with tau 1, no client joins a cluster, not even its own
 
 
-def test_everyone_can_be_placed_before_the_first_round():
-    work = quadratic_clients(6)
-    placed, _ = GRADIENT.place(begin(GRADIENT, work), torch.arange(6), work, rng())
-    assert placed.index.tolist() == [0, 1] * 3
-    assert torch.equal(placed.models, work.initial(0).repeat(2, 1))
-
-
 @pytest.mark.parametrize("algorithm", [GRADIENT, StoCFL()], ids=repr)
 def test_client_without_data_is_never_observed(algorithm: StoCFL):
     work = clients_at((1.0, 0.0), (0.0, 1.0), (1.0, 1.0), sizes=(3, 0, 2), start=0.0)
@@ -232,19 +201,6 @@ def test_objective_and_histogram_are_over_pairs(two_sides: QuadraticWork):
         {"low": 0.95, "high": 1.0, "pairs": 1},
     ]
     assert cosine_histogram(torch.ones(1, 1)) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("tau", 1.01), ("tau", -1.5), ("tau", float("nan")), ("lambda_", -0.1), ("sketch_dim", 0)]
-)
-def test_impossible_options_are_refused(name: str, value: float):
-    with pytest.raises(InputError, match=f"{name} is {value}"):
-        StoCFL(**{name: value})
-
-
-def test_projection_to_more_columns_than_there_are_is_refused(two_sides: QuadraticWork):
-    with pytest.raises(InputError, match="sketch_dim is 5, but there are 4"):
-        StoCFL(sketch_dim=5).check(two_sides)
 
 
 def test_clusters_of_small_cohorts_are_those_of_everyone_at_once():

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,15 +65,6 @@ def test_chunks_and_blocks_change_nothing(function: Callable[[Any], torch.Tensor
     with small_blocks(block_bytes):
         found = function([rows[start:stop] for start, stop in zip([0, *cuts], [*cuts, 11], strict=True)])
     assert_close(found, expected, atol=1e-7, rtol=0)
-
-
-@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
-def test_memory_map_is_read_and_left_alone(function: Callable[[Any], torch.Tensor], tmp_path: Path):
-    rows = rows_of(7)
-    (tmp_path / "rows").write_bytes(rows.numpy().tobytes())
-    mapped = torch.from_file(str(tmp_path / "rows"), size=rows.numel(), dtype=rows.dtype).view(7, -1)
-    assert torch.equal(function(mapped), function(rows))
-    assert torch.equal(mapped, rows)
 
 
 class Largest(TorchDispatchMode):

@@ -23,10 +23,6 @@ def test_axes_are_those_of_scikit_learn(width: int):
     assert_close(axes.T.numpy(), expected.components_)
 
 
-def test_at_most_as_many_axes_as_columns_are_found():
-    assert principal_axes(torch.rand(9, 2, generator=rng()), 5)[1].shape == (2, 2)
-
-
 def test_moments_of_all_and_of_each_label():
     points = numbers([0, 1], [2, 1], [4, 7], [10, -1])
     found = describe(points, ids(0, 0, 2, 0), 3)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from lit_cfl.algorithms import CFL, FLHC, AdaCFL, FedGroup, LayerCFL, StoCFL
+from lit_cfl.algorithms import FLHC, FedGroup, StoCFL
 from lit_cfl.clustering.similarity import warn_if_equal
 from lit_cfl.errors import Notice
 from lit_cfl.seeds import generator
@@ -64,15 +64,3 @@ def test_a_learning_rate_of_0_makes_no_clusters_in_silence(algorithm: Any, learn
     found = clustered(algorithm, work)
     assert len(found) == (learning_rate == 0)
     assert all("all 8 clients are equal to zero," in note for note in found)
-
-
-SPLITS = {"eps1": 100.0, "eps2": 0.0, "warmup_rounds": 0}
-SPLITTING = [CFL(**SPLITS), AdaCFL(**SPLITS), *(LayerCFL(**SPLITS, distance=name) for name in ("l2", "cos"))]
-
-
-@pytest.mark.parametrize("algorithm", [*ALGORITHMS[:3], *SPLITTING], ids=lambda a: type(a).__name__)
-def test_clients_with_the_same_data_make_none_either(algorithm: Any):
-    center = SIDES[:1] if algorithm in ALGORITHMS else torch.zeros(1, 2)  # where w_0 is not 0, but the weights are
-    rate = 0.2 if algorithm in ALGORITHMS else 1.0
-    (note,) = clustered(algorithm, QuadraticWork(center.double().repeat(8, 1), torch.arange(1, 9), rate, steps=2))
-    assert "all 8 clients are equal, so " in note

@@ -3,10 +3,8 @@ import pickle
 import pytest
 import torch
 from quadratic import rng
-from torch.testing import assert_close
 
 from lit_cfl.clustering import cosine_similarity, random_projection
-from lit_cfl.errors import InputError
 
 
 def rows_of(n: int, d: int, seed: int = 0) -> torch.Tensor:
@@ -41,18 +39,6 @@ def test_every_column_goes_into_one_bucket_and_keeps_its_size(num_columns: int, 
     assert used.max() - used.min() <= 1  # buckets have equal sizes, up to the remaining columns
 
 
-def test_as_many_buckets_as_columns_keep_every_cosine():
-    rows = rows_of(6, 30).double()
-    assert_close(cosine_similarity(random_projection(30, 30, 1)(rows)), cosine_similarity(rows))
-
-
-def test_projection_is_linear():
-    rows = rows_of(2, 50).double()
-    sketch = random_projection(50, 7, 0)
-    assert_close(sketch((2 * rows[0] - rows[1])[None])[0], 2 * sketch(rows)[0] - sketch(rows)[1])
-    assert sketch(rows[:0]).shape == (0, 7)
-
-
 def test_row_has_the_same_bits_in_any_company():
     rows, sketch = rows_of(9, 5_000), random_projection(5_000, 300, 0)
     alone = torch.cat([sketch(row[None]) for row in rows])
@@ -70,11 +56,3 @@ def test_seed_alone_decides():
 def test_projection_reaches_another_process_unchanged():
     rows, sketch = rows_of(2, 100), random_projection(100, 10, 7)
     assert torch.equal(pickle.loads(pickle.dumps(sketch))(rows), sketch(rows))  # noqa: S301  # our own bytes, as Ray sends them
-
-
-def test_projections_that_do_not_fit_are_refused():
-    for sketch_dim in (0, -1, 11):
-        with pytest.raises(InputError, match=f"sketch_dim is {sketch_dim}, .* 10 columns"):
-            random_projection(10, sketch_dim, 0)
-    with pytest.raises(InputError, match=r"9 columns, .* 10"):
-        random_projection(10, 3, 0)(torch.zeros(2, 9))

@@ -71,16 +71,9 @@ def refused(make: Callable[[], object], quoted: str) -> bool:
         (lists(train2=[500, 501]), "Own | train: client 2 | example 500 | 0 to 59"),
         (lists(train3=[-1, 31]), "train: client 3 | example -1"),
         (lambda d: replace(d, true_clusters=torch.arange(3)), "true_clusters | int64 | (3,) | [6]"),
-        (lambda d: replace(d, true_clusters=torch.zeros(6)), "true_clusters | float32"),
-        (lambda d: replace(d, true_clusters=torch.arange(6) - 2), "true_clusters | -2"),
         (lambda d: replace(d, test=d.test.select(ids(0, 1))), "train | 6 clients | test for 2"),
-        (lambda d: replace(d, train=ClientIndex.from_lists([]), test=ClientIndex.from_lists([])), "no clients"),
-        (lambda d: replace(d, names=("a", "b")), "names | 2 | 6"),
-        (lambda d: replace(d, skew="features"), "skew is 'features'"),
         (train("values", torch.Tensor.int), "ClientIndex of torch.int32"),
         (train("starts", lambda starts: starts + 5), "train | beyond its 48 values"),
-        (train("sizes", lambda sizes: sizes - 9), "train | beyond its 48 values"),
-        (lambda d: (d.train, d.test), "divide | tuple | Division"),
     ],
 )
 def test_division_that_does_not_fit_is_refused(change: Callable[[Division], Any], quoted: str):
@@ -91,23 +84,13 @@ def test_division_that_does_not_fit_is_refused(change: Callable[[Division], Any]
     ("changes", "quoted"),
     [
         ({"inputs": torch.zeros(60, 2).index_fill(0, ids(7), torch.nan)}, "example 7 | NaN"),
-        ({"inputs": torch.zeros(60, 2).index_fill(0, ids(59), torch.inf)}, "example 59 | infinite"),
-        ({"inputs": torch.zeros(60, 2, dtype=torch.int16)}, "inputs | int16"),
         ({"inputs": torch.zeros(50, 2)}, "inputs | (50, 2) | labels | (60,)"),
-        ({"labels": torch.zeros(60, 1, dtype=torch.int64)}, "labels | int64 | (60, 1)"),
-        ({"labels": torch.zeros(60, dtype=torch.int32)}, "labels | int32"),
         ({"labels": torch.arange(60)}, "example 3 | label 3 | num_labels is 3"),
-        ({"labels": torch.arange(60) % 3 - 1}, "example 0 | label -1 | num_labels is 3"),
         ({"labels": torch.arange(60), "num_labels": 0}, "example 1 | label 1 | num_labels is 0"),
         ({"labels": torch.full((60,), torch.nan), "num_labels": 0}, "example 0 | finite label"),
+        ({"labels": torch.full((60, 2), 1.5), "num_labels": 0}, "1.5 | row 0, column 0"),
         ({"inputs": torch.full((60, 2), 9), "vocabulary": 9}, "token ids from 9 to 9 | vocabulary is 9"),
-        (
-            {"inputs": torch.zeros(60, 2).int(), "vocabulary": 9, "embeddings": torch.zeros(8, 3)},
-            "embeddings | 8 | vocabulary is 9",
-        ),
-        ({"views": (View(label_map=(1, 0)),)}, "label_map is (1, 0) | 3"),
         ({"views": (View(label_map=(1, 0, 3)),)}, "label_map is (1, 0, 3)"),
-        ({"label_names": ("cat", "dog")}, "label_names | 2 | 3"),
     ],
 )
 def test_examples_that_do_not_fit_are_refused(changes: dict[str, Any], quoted: str):

@@ -8,57 +8,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from own_arrays import assert_refused
 
 from lit_cfl.datamodules.arrays import ArrayData
-from lit_cfl.datamodules.columns import label_space, labels_of, matrix, number_clients, pad_names, require_in_range
+from lit_cfl.datamodules.columns import label_space, labels_of, matrix, number_clients, require_in_range
 from lit_cfl.errors import Notice
 
-SEVENS = [7, 2, 7, 11]
 DAYS = [datetime.date(2024, 2, 1), datetime.date(2023, 5, 1), datetime.date(2024, 2, 1)]
-
-
-@pytest.mark.parametrize(
-    ("column", "index", "names"),
-    [
-        (SEVENS, [1, 0, 1, 2], ["2", "7", "11"]),
-        (np.array(SEVENS, np.uint16), [1, 0, 1, 2], ["2", "7", "11"]),
-        (np.array(SEVENS, object), [1, 0, 1, 2], ["2", "7", "11"]),
-        (np.array(SEVENS, float), [1, 0, 1, 2], ["2", "7", "11"]),
-        (torch.tensor(SEVENS), [1, 0, 1, 2], ["2", "7", "11"]),
-        (pd.Series(SEVENS, dtype="Int64"), [1, 0, 1, 2], ["2", "7", "11"]),
-        (list(map(str, SEVENS)), [1, 0, 1, 2], ["2", "7", "11"]),
-        (["-1.5", "10", "2", "1e1"], [0, 2, 1, 3], ["-1.5", "2", "10", "1e1"]),
-        (["10", "9", "x"], [0, 1, 2], ["10", "9", "x"]),  # words are numbers only if all of them are
-        ([3.0, 2.0**53 - 1], [0, 1], ["3", "9007199254740991"]),
-        ([b"\xff", b"\xfe", b"\xff"], [1, 0, 1], ["\xfe", "\xff"]),  # bytes that are not text stay distinct
-        (DAYS, [1, 0, 1], ["2023-05-01", "2024-02-01"]),
-    ],
-)
-def test_clients_are_in_the_order_of_their_values(column: Any, index: list[int], names: list[str]):
-    owner, found = number_clients(column, "client")
-    assert (owner.tolist(), found.tolist()) == (index, names)
 
 
 @pytest.mark.parametrize(
     ("column", "words"),
     [
         ([3.0, 2.0**53], "9007199254740992.0 | integers or strings"),
-        ([3.0, -1e19], "-1e+19 | integers or strings"),
         (np.array([2.0**24 + 2], np.float32), "16777218.0 | float32"),
         (["a", None], "None | row 1"),
-        (np.array([1.0, np.nan]), "nan | row 1"),
-        (pd.Series(["a", pd.NA], dtype="string"), "row 1"),
-        (np.array(["2024-01-01", "NaT"], "M8[D]"), "NaT | row 1"),
-        ([[1], [2, 3]], "[1] | row 0"),
-        (np.zeros((2, 2)), "(2, 2)"),
         (["a", 1], "1 in row 1 | one kind"),
         ([1, True], "True | row 1"),
-        (["a", b"a"], "b'a' | row 1"),
-        (["a", "a\0"], r"'a\x00' | end"),
-        (np.array([1j]), "complex128"),
-        (np.ma.masked_equal([1, 2], 2), "masked | row 1"),
     ],
 )
 def test_an_invalid_column_is_refused_by_its_row(column: Any, words: str):
@@ -69,33 +35,14 @@ def test_an_invalid_column_is_refused_by_its_row(column: Any, words: str):
 
 
 @pytest.mark.parametrize(
-    ("values", "labels", "names"),
-    [
-        ([3, 0, 2], [3, 0, 2], ()),
-        (["dog", "cat", "dog", "ape"], [2, 1, 2, 0], ("ape", "cat", "dog")),
-        (["10", "9", "101"], [1, 0, 2], ("9", "10", "101")),
-        ([True, False], [1, 0], ()),
-        ([1.0, 0.0], [1, 0], ()),
-    ],
-)
-def test_labels_are_whole_numbers(values: list[Any], labels: list[int], names: tuple[str, ...]):
-    numbers, found = labels_of(values, "y")
-    assert (numbers.tolist(), numbers.dtype, found) == (labels, np.int64, names)
-
-
-@pytest.mark.parametrize(
     ("make", "words"),
     [
         (lambda: labels_of([0, None, 1], "y"), "None | row 1 (from 0)"),
         (lambda: labels_of([1.0, 0.5], "y"), "0.5 | row 1 | number them"),
-        (lambda: labels_of([[1, 2], [3, 4]], "y"), "[1, 2] | row 0"),
         (lambda: labels_of(pd.Series(pd.to_datetime(DAYS)), "y"), "2024-02-01 | row 0"),
         (lambda: require_in_range(np.array([0, 1, 3, 4]), 3, "y"), "3 in row 2 | 0 to 2 | num_labels"),
-        (lambda: require_in_range(np.array([0, -1]), 3, "y"), "-1 in row 1 | 0 to 2"),
         (lambda: matrix([[np.array([[1.0]]), np.array([1.0])]], "y"), "array of numbers"),
-        (lambda: matrix([[np.array(["a", "b"])]], "y"), "array of numbers"),
         (lambda: matrix([[np.array([[1.0, 2.0], [3.0, np.nan]])]], "y"), "row 1"),
-        (lambda: matrix([[np.array([1.0, 2.0, None], dtype=object)]], "y"), "row 2"),
     ],
 )
 def test_what_is_no_label_or_number_is_named_by_its_row(make: Callable[[], object], words: str):
@@ -116,12 +63,6 @@ def test_a_label_space_is_as_large_as_the_largest_says_and_ids_are_none():
         assert named.labels.tolist()[:3] == [0, 1, count - 1]
 
 
-def test_names_reach_as_far_as_the_label_space():
-    assert pad_names(["cat", "dog"], 4) == ("cat", "dog", "2", "3")
-    assert pad_names(["cat", "dog", "owl"], 2) == ("cat", "dog")
-    assert pad_names([], 3) == ()
-
-
 def test_number_columns_become_one_matrix():
     whole = matrix([[np.array([[1, 2], [3, 4]]), np.array([[5, 6]])]], "x")
     assert (whole.tolist(), whole.dtype) == ([[1, 2], [3, 4], [5, 6]], np.int32)
@@ -138,14 +79,11 @@ def test_number_columns_become_one_matrix():
     [
         (["s0", "s1", "s0 "], "'s0' and 's0 '"),
         (["cafe\u0301", "caf\u00e9", "b"], r"'cafe\u0301' and 'caf\xe9'"),
-        (["a b", "a  b"], "'a  b' and 'a b'"),
-        (["Größwald", "Größwald "], "'Größwald' and 'Größwald '"),
         (["Ja", "ja", "nein"], "'Ja' and 'ja' | str.lower"),
         (["", "a"], "'' | drop"),
-        (["  ", "a"], "'  ' | drop"),
         (["A", "a", "s1", "s 1", "1", "2"], ""),  # these differ to the eye
     ],
-    ids=["a blank", "Unicode", "blanks within", "readable", "capitals", "empty", "blanks alone", "different"],
+    ids=["a blank", "Unicode", "capitals", "empty", "different"],
 )
 @pytest.mark.parametrize("read", [number_clients, labels_of])
 def test_names_that_look_alike_are_noted_once(names: list[str], words: str, read: Callable[..., object]):

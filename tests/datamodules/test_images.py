@@ -28,7 +28,7 @@ def saved(image: Image.Image, **options: Any) -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.parametrize("format", ["PNG", "BMP", "TIFF"])
+@pytest.mark.parametrize("format", ["PNG", "TIFF"])
 @pytest.mark.parametrize("shape", [(6, 4), (6, 4, 3)])
 def test_images_have_channels_first_and_exact_pixels(format: str, shape: tuple[int, ...]):
     images = pixels(5, *shape)
@@ -58,7 +58,7 @@ def test_mode_and_size_make_different_images_alike():
 # What a byte cannot hold
 
 
-@pytest.mark.parametrize("format", ["PNG", "TIFF", "PPM"])
+@pytest.mark.parametrize("format", ["PNG", "TIFF"])
 @pytest.mark.parametrize("mode", [None, "L", "RGB"])
 def test_sixteen_bits_are_scaled_and_never_clipped(format: str, mode: Any):
     deep = np.array([[0, 257, 1000], [30_000, 60_000, 65_535]], np.uint16)
@@ -79,12 +79,6 @@ def test_bits_are_those_of_the_largest_pixel_of_all(recwarn: pytest.WarningsReco
     assert not [one for one in recwarn if one.category is Notice]
 
 
-def test_sixteen_bits_are_resized_before_they_are_scaled():
-    deep = np.array([[0, 65_535]], np.uint16).repeat(2, 0)
-    with pytest.warns(Notice, match="16 bits"):
-        assert decode(encoded(deep), 1, size=[1, 1]).tolist() == [[[[128]]]]
-
-
 # Transparency and orientation
 
 
@@ -97,14 +91,6 @@ def test_transparent_pixels_show_the_background(mode: str, target: Any):
     assert decoded.shape == (1, 3 if target == "RGB" else 1, 1, 3)
     assert (decoded[0] == [[100, 0, 40]]).all()  # 200 * 51 / 255
     assert (decode([file], 1, mode=target, background=255)[0] == [[100, 255, 244]]).all()
-
-
-@pytest.mark.parametrize("mode", ["P", "L", "RGB"])
-def test_transparent_colour_of_a_file_shows_the_background(mode: str):
-    image = Image.fromarray(np.array([[3, 200]], np.uint8))
-    image = image.convert(mode) if mode != "P" else image.quantize(2)
-    file = saved(image, transparency=image.getpixel((0, 0)))
-    assert decode([file], 1, mode="L", background=90)[0].tolist() == [[[90, 200]]]
 
 
 @pytest.mark.parametrize(("orientation", "turns"), [(1, 0), (3, 2), (6, 3), (8, 1)])
@@ -121,17 +107,10 @@ FLOATS = encoded(np.array([[0.25, 1]], np.float32), format="TIFF")
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "another size": (lambda: decode(encoded(BLACK, BLACK, BLACK[:3], BLACK[:2]), 4), "image 2 | [3, 4] | [4, 4]"),
     "colour after grey": (lambda: decode(encoded(BLACK, *pixels(1, 4, 4, 3)), 2), "image 1 | uint8 [4, 4, 3] | [4, 4]"),
-    "palette": (lambda: decode([saved(Image.new("P", (4, 4)))], 1), "image 0 | mode P | images.mode"),
-    "16 bits after 8": (lambda: decode(encoded(BLACK, DEEP), 2, mode="L"), "image 1 is uint16 | image 0 is uint8"),
     "8 bits after 16": (lambda: decode(encoded(DEEP, BLACK), 2, mode="L"), "image 1 is uint8 | image 0 is uint16"),
     "floats": (lambda: decode(encoded(BLACK) + FLOATS, 2), "image 1 | float32 (0.25 to 1)"),
-    "large": (lambda: decode(encoded(np.array([[0, 70_000]], np.int32), format="TIFF"), 1), "image 0 | (0 to 70000)"),
-    "negative": (lambda: decode(encoded(np.array([[-1, 7]], np.int32), format="TIFF"), 1), "image 0 | (-1 to 7)"),
     "no image file": (lambda: decode([*encoded(BLACK), b"hello"], 2), "image 1"),
-    "truncated": (lambda: decode([*encoded(BLACK), encoded(*pixels(1, 40, 40))[0][:300]], 2), "image 1"),
     "missing": (lambda: decode([*encoded(BLACK), None], 2), "row 1"),
-    "none": (lambda: decode([], 0), "no images"),
-    "unknown scaling": (lambda: scaling(pixels(3, 1, 2, 2), 2, "half"), "pixels | 'half' | unit, centred"),
 }
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from hub import fresh_caches
-from kinds import KINDS, Kind, built, configured, described, experiment_on, facts_of, lists_of, rows_of
+from kinds import KINDS, Kind, built, configured, experiment_on, facts_of, lists_of, rows_of
 from own_arrays import examples_of_clients
 from scipy import ndimage
 
@@ -288,13 +288,6 @@ def a_partition_uses_no_example_twice(partition: PartitionWithTestRule, clusters
     assert clients == examples_of_clients(divided(partition, newcomers=0.5))
 
 
-def a_partition_is_rebuilt_from_its_configuration(partition: PartitionWithTestRule, clusters: list[int]) -> None:
-    words = {"class_path": "Digits", "init_args": {"partition": configured(described(partition))}}
-    task = {"class_path": "Classification", "init_args": {"net": "MCLR", "optimizer": "torch.optim.SGD"}}
-    experiment = load_experiment({"data": words, "task": task, "algorithm": "FedAvg"})
-    assert experiment.data.partition == partition
-
-
 def a_partition_tests_by_its_rule(partition: PartitionWithTestRule, clusters: list[int]) -> None:
     is_test = (np.arange(82) % 3 == 2) & (POOL != 5)  # the label 5 is in the training part alone
     first = 82 - int(is_test.sum())  # the source's test part is numbered from here on
@@ -321,7 +314,6 @@ def a_partition_tests_by_its_rule(partition: PartitionWithTestRule, clusters: li
 OF_PARTITIONS: Sequence[Callable[..., None]] = (
     a_partition_depends_on_its_seed_alone,
     a_partition_uses_no_example_twice,
-    a_partition_is_rebuilt_from_its_configuration,
     a_partition_tests_by_its_rule,
 )
 
@@ -406,10 +398,3 @@ def test_an_example_always_has_the_same_noise_and_others_have_another():
     assert float(noise[0].std()) == pytest.approx(0.5, rel=0.1)
     assert float(torch.corrcoef(noise[0].flatten(1)).fill_diagonal_(0).abs().max()) < 0.6
     assert torch.equal(data.examples.batch(data.train[0])[0], data.examples.batch(data.train[0] % 24)[0])
-
-
-def test_a_cluster_and_a_view_are_a_true_cluster_and_an_unknown_cluster_stays_unknown():
-    client = np.arange(24) % 6
-    data = pictures(client=client, cluster=[0, 0, 1, 1, 0, 1], test=0.25, skew=[LabelShifts([0, 1, 2])])
-    # the views are dealt in turn to the clients 0, 1, 4 of cluster 0, and to the clients 2, 3, 5 of cluster 1
-    assert data.true_clusters.tolist() == [0, 1, 3, 4, 2, 5]

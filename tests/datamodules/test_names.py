@@ -10,7 +10,6 @@ import pytest
 import torch
 from datasets import Value
 from hub import write
-from PIL import Image
 
 from lit_cfl.data import FederatedData
 from lit_cfl.datamodules import ArrayData, HFDataset, Natural
@@ -70,15 +69,6 @@ def hub(folder: Path, names: list[str], is_text: bool) -> FederatedData:
     return HFDataset(str(folder / "hub"), "x", "y", "who", partition=Natural(test=0.0)).federated(0)
 
 
-def photos(folder: Path, names: list[str]) -> FederatedData:
-    (folder / "photos").mkdir()
-    for row in range(40):
-        Image.fromarray(np.full((2, 2), row, np.uint8)).save(folder / "photos" / f"{row:02}.png")
-    table = pd.DataFrame({"file_name": [f"{row:02}.png" for row in range(40)], "who": names, "y": names})
-    table.to_csv(folder / "photos" / "metadata.csv", index=False)
-    return HFDataset(str(folder / "photos"), "image", "y", "who", partition=Natural(test=0.0)).federated(0)
-
-
 WAYS = {
     "commas": lambda folder, names: text(folder, names, ","),
     "semicolons": lambda folder, names: text(folder, names, ";"),
@@ -86,17 +76,13 @@ WAYS = {
     "npz": npz,
     "folder of npz": folder_of_npz,
     "list": lambda folder, names: arrays(names),
-    "tuple": lambda folder, names: arrays(tuple(names)),
     "array": lambda folder, names: arrays(np.array(names)),
-    "objects": lambda folder, names: arrays(np.array(names, object)),
     "bytes": lambda folder, names: arrays([name.encode() for name in names]),
-    "array of bytes": lambda folder, names: arrays(np.array([name.encode() for name in names])),
     "pandas": lambda folder, names: arrays(pd.Series(names)),
     "categories": lambda folder, names: arrays(pd.Series(names, dtype="category")),
     "arrow": lambda folder, names: arrays(pd.Series(names, dtype="string[pyarrow]")),
     "Hub": lambda folder, names: hub(folder, names, is_text=False),
     "Hub, text": lambda folder, names: hub(folder, names, is_text=True),
-    "Hub, photos": photos,
 }
 
 

@@ -59,11 +59,6 @@ def test_sizes_of_a_known_spread(partition: LogNormalSizes, total: int, expected
     assert sorted(partition.sizes(total, np.random.default_rng(0)).tolist(), reverse=True) == expected
 
 
-def test_ranks_of_a_power_law_are_random():
-    drawn = [PowerLawSizes(4, exponent=2.0).sizes(999, np.random.default_rng(seed)).tolist() for seed in range(9)]
-    assert len(set(map(tuple, drawn))) > 3
-
-
 def test_sizes_have_the_variance_of_their_law():
     n, rng = 20_000, np.random.default_rng(0)
     sizes = LogNormalSizes(n, min_size=10).sizes(10**9, rng)

@@ -11,20 +11,13 @@ from hub import write_split
 from own_arrays import assert_refused
 from quadratic import ids
 
-from lit_cfl.cli.main import main
-from lit_cfl.data import Examples, View
-from lit_cfl.data.checks import require_examples
 from lit_cfl.datamodules import (
     ArrayData,
     Dirichlet,
     HFDataset,
     LabelDrift,
     LabelShifts,
-    LogNormalSizes,
-    NoiseLevels,
-    SwapPart,
 )
-from lit_cfl.pictures.data import example_images, label_distribution
 
 pytestmark = pytest.mark.usefixtures("caches")
 
@@ -56,12 +49,6 @@ def test_labels_are_counted_for_each_client_and_soft_ones_above_a_half():
         assert own(labels).federated(0).label_counts.tolist() == [[1, 1, 1], [2, 1, 2]]
 
 
-def test_partitions_by_sizes_and_skews_of_inputs_take_them():
-    data = ArrayData(X, Y, partition=LogNormalSizes(2, 0.0, min_size=1), skew=NoiseLevels((0.0, 1.0))).federated(0)
-    assert int(data.label_counts.sum()) == Y.sum()
-    assert own(np.eye(6, 3), test=0.4).federated(0).test.sizes.tolist() == [1, 1]  # a label may lack training examples
-
-
 # Columns of lists
 
 
@@ -84,12 +71,10 @@ def tags(folder: Path, feature: Any, values: list[Any], **options: Any) -> HFDat
         (Value("string"), WORDS, {}, Y),
         (ClassLabel(names=["a", "b", "c"]), SETS, {}, Y),
         (Value("bool"), Y.astype(bool).tolist(), {}, Y),
-        (Value("int32"), Y.tolist(), {}, Y),
         (Value("float32"), (Y * 0.5).tolist(), {}, Y * 0.5),
         (Value("int64"), PAIRS, {}, PAIRS),  # lists of zeros and ones are columns
         (NAMED, PAIRS, {}, [[1, 1], [1, 1], [1, 1], [0, 1]]),  # lists of named labels are sets
         (Value("int64"), [[0], [1], [1], [0]], {}, [[1, 0], [0, 1], [0, 1], [1, 0]]),  # and so are lists of one entry
-        (Value("int64"), [[0], [1], [1], [0]], {"num_labels": 3}, [[1, 0, 0], [0, 1, 0], [0, 1, 0], [1, 0, 0]]),
         (Value("int64"), PAIRS, {"num_labels": 3}, [[1, 1, 0], [1, 1, 0], [1, 1, 0], [0, 1, 0]]),
     ],
 )
@@ -122,51 +107,14 @@ def test_lists_of_invalid_labels_are_refused(feature: Any, values: list[Any], wo
     ("y", "options", "words"),
     [
         (Y * 2, {}, "y | 2 | row 0, column 0"),
-        (np.where(Y, np.nan, 0), {}, "y | nan | row 0, column 0"),
-        (Y - 1.0, {}, "y | -1 | row 0, column 1"),
-        (Y[:, :1], {}, "y | (6, 1) | 6 examples"),
         (Y, {"num_labels": 4}, "y | 3 labels | num_labels is 4"),
         (Y, {"partition": Dirichlet(2, alpha=1.0)}, "Dirichlet | 3 | IID"),
         (Y, {"skew": LabelShifts((0, 1))}, "LabelShifts | 3 | Rotations"),
         (Y, {"shift": LabelDrift()}, "LabelDrift | 3 | IID"),
-        (Y, {"shift": SwapPart()}, "SwapPart | 3 | IID"),
     ],
 )
 def test_invalid_labels_and_what_needs_one_label_are_refused(y: np.ndarray, options: dict[str, Any], words: str):
     assert_refused(own(y, **options), words)
 
 
-@pytest.mark.parametrize(
-    ("labels", "options", "words"),
-    [
-        (torch.zeros(2, 3), {"num_labels": 3}, "(2, 3) | num_labels"),
-        (torch.full((2, 3), 1.5), {}, "1.5 | row 0, column 0"),
-        (torch.zeros(2, 3, 1), {}, "(2, 3, 1)"),
-        (torch.zeros(2, 3), {"views": (View(label_map=(1, 0, 2)),)}, "label_map | (1, 0, 2)"),
-    ],
-)
-def test_examples_of_a_users_data_module_are_checked(labels: torch.Tensor, options: dict[str, Any], words: str):
-    made = {"num_labels": 0} | options
-    assert_refused(lambda: require_examples(Examples(torch.zeros(2, 4), labels, **made), "Own"), words)
-
-
 # What is shown
-
-
-class Pictures(ArrayData):
-    """Data module of six images, each of which has none, some or all of three labels."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(np.arange(6 * 16, dtype=np.uint8).reshape(6, 4, 4), Y, CLIENT, [0, 1], test=0.4, **options)
-
-
-def test_table_and_pictures_show_several_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["data", "--data", f"{__name__}.Pictures", "--out", str(tmp_path / "d")]) == 0
-    assert "6 examples of shape (1, 4, 4), 3 labels for each example" in capsys.readouterr().out
-    data = Pictures().federated(0)
-    shares = label_distribution(data).axes[0].images[0].get_array()
-    counts = data.label_counts.double()
-    assert np.allclose(shares, (counts / counts.sum(1, keepdim=True)).T)
-    titles = [axes.get_title() for axes in example_images(data).axes if axes.get_title()]
-    first = [data.examples.targets(data.train[k][:1])[0].nonzero().flatten().tolist() for k in (0, 1)]
-    assert titles == [f"cluster {k}\nlabel {', '.join(map(str, own)) or 'none'}" for k, own in enumerate(first)]

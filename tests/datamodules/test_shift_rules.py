@@ -11,8 +11,8 @@ import torch
 from quadratic import ids
 from shift_cases import after, data_at, lists, two_clients, with_sizes
 
-from lit_cfl.data import ClientIndex, Examples, FederatedData, View
-from lit_cfl.data.shift import ShiftContext, apply_shifts, with_concepts
+from lit_cfl.data import ClientIndex, View
+from lit_cfl.data.shift import apply_shifts, with_concepts
 from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.shift import Incremental, LabelDrift, SwapAll, SwapPart
 from lit_cfl.datamodules.shift.drift import draw_drifting
@@ -70,23 +70,6 @@ def test_each_possible_label_is_as_likely():
     assert abs(sum(labels[0][0] for labels in drawn) - 500) < 4 * sqrt(250)
 
 
-def test_pair_without_labels_of_its_own_is_skipped():
-    labels = ids(0, 0, 0, 0, 0, 0, 1, 1, 2, 2)  # of ten clients
-    one_each = ClientIndex.from_sizes(torch.arange(10), torch.ones(10, dtype=torch.int64))
-    examples = Examples(torch.arange(20)[:, None].float(), labels.repeat(2), 3)
-    test = replace(one_each, values=one_each.values + 10)
-    data = FederatedData(examples, one_each, ClientIndex.empty(10), test, torch.zeros(10, dtype=torch.int64))
-    skipped = 0
-    for seed in range(20):
-        at = ShiftContext(0, seed, data.population)
-        pairs = draw_pairs(at.participants, 1.0, at.rng("pairs"))  # pairs in the order of their swaps
-        able = labels[pairs[:, 0]] != labels[pairs[:, 1]]
-        _, moves = SwapPart(1.0).step(data, at)
-        assert (moves.clients.tolist() if moves else []) == sorted(pairs[able].flatten().tolist())
-        skipped += not able[:-1].all()
-    assert skipped > 5
-
-
 def test_swap_part_looks_at_labels_as_clients_see_them():
     data = two_clients()
     examples = replace(data.examples, views=(View(), View(label_map=(2, 0, 1, 3))))
@@ -102,7 +85,7 @@ def test_swap_part_looks_at_labels_as_clients_see_them():
 # Releases
 
 
-@pytest.mark.parametrize("share", ["0.25", "0.75", "1.0", "0.1", "0.7", "0.55", "0.29", "0.07", "1/3", "2/3"])
+@pytest.mark.parametrize("share", ["0.25", "1.0", "0.55", "0.29", "2/3"])
 def test_share_is_rounded_up_exactly(share: str):
     expected = [ceil(Fraction(share) * n) for n in range(201)]
     assert share_of(float(Fraction(share)), torch.arange(201)).tolist() == expected
@@ -154,21 +137,6 @@ def test_a_client_that_is_to_drift_does_so_once_it_takes_part():
     assert some.clients.tolist() == [client for client in everybody.clients.tolist() if client < 20]
     assert others.clients.tolist() == [client for client in everybody.clients.tolist() if client >= 20]
     assert len(everybody.clients) == 20
-
-
-def test_newcomers_keep_their_labels_where_only_warm_clients_drift():
-    shift = replace(ALL, participants="warm")
-    data = replace(with_sizes(3, 4, 5, 6, shifts=[shift]), newcomers=torch.tensor([False, True, False, True]))
-    assert after(data, shift, warm=ids(0)).true_clusters.tolist() == [1, 2, 4, 6]
-    assert lists(after(data, shift, warm=ids(0)), "train")[0][1:] == lists(data, "train")[0][1:]
-
-
-def test_half_of_the_examples_make_a_new_cluster_and_the_seed_says_which_drift_first():
-    shift = LabelDrift(1.0, start=0, duration=2)
-    data = with_sizes(60, 40, shifts=[shift])
-    one, other = (after(data, shift, seed=seed).train.entries >= 100 for seed in (0, 1))
-    assert 0.25 < float((one != other).double().mean()) < 0.75
-    assert after(data, shift).true_clusters.tolist() == [1, 3]
 
 
 # Drift: numbers of concepts
@@ -242,21 +210,12 @@ def test_clients_that_share_a_list_share_it_under_drift():
 @pytest.mark.parametrize(
     ("make", "quoted"),
     [
-        (lambda: SwapAll(-0.1), "probability is -0.1"),
-        (lambda: SwapPart(float("nan")), "probability is nan"),
-        (lambda: Incremental((), ()), "rounds are (), shares ()"),
         (lambda: Incremental((0, 1)), "rounds are (0, 1), shares (0.25, 0.5, 0.75, 1.0)"),
-        (lambda: Incremental((-1, 5), (0.25, 0.5)), "rounds are (-1, 5)"),
         (lambda: Incremental((0, 5, 5), (0.25, 0.5, 0.7)), "rounds are (0, 5, 5)"),
         (lambda: Incremental((0, 1, 2), (0.25, 0.5, 0.4)), "shares (0.25, 0.5, 0.4)"),
-        (lambda: Incremental((0, 1), (0.0, 0.5)), "shares (0.0, 0.5)"),
-        (lambda: Incremental((0, 1), (0.25, 1.1)), "shares (0.25, 1.1)"),
-        (lambda: LabelDrift(share=1.5), "share is 1.5"),
-        (lambda: LabelDrift(start=-1), "start is -1"),
         *((lambda by=by: two_clients(LabelDrift(labels=by)), f"by {by} labels | 1 to 3") for by in (0, 4, -8)),
         # a drift from one cluster's labels to those of another
         (lambda: Digits(skew=[LabelShifts((0, 3))], shift=LabelDrift(labels=3)).federated(0), "by 3 labels"),
-        (lambda: Digits(skew=[LabelShifts((0, 3))], shift=LabelDrift(labels=7)).federated(0), "by 7 labels"),
     ],
 )
 def test_shift_that_cannot_be_is_refused(make: object, quoted: str):

@@ -12,8 +12,8 @@ import huggingface_hub
 import numpy as np
 import pytest
 import yaml
-from datasets import ClassLabel, Dataset, DatasetDict, Value, load_dataset
-from hub import DIGITS, files_up_to, write, write_images
+from datasets import ClassLabel, Dataset, DatasetDict, Value
+from hub import files_up_to, write, write_images
 from mixed import FEATURES, mixed
 from own_arrays import assert_refused
 
@@ -56,16 +56,6 @@ def test_a_source_gives_its_columns_in_the_order_asked_for(folder: Path):
     )
     kinds = ["image", "text", "numbers", "text", "text", "numbers", "numbers", "numbers", "numbers"]
     assert [source.kind(column) for column in FEATURES] == kinds
-
-
-def test_images_are_read_over_the_splits_in_blocks(tmp_path: Path):
-    files = [f"file {row}".encode() for row in range(2500)]
-    parts = {"train": {"raw": files[:2100]}, "test": {"raw": files[2100:]}}
-    source = find(str(write(tmp_path / "files", {"raw": Value("binary")}, **parts)))
-    assert list(source.images("raw", ["train", "test"])) == files
-    rows = np.array([0, 999, 1000, 2099, 2100, 2499])
-    assert list(source.images("raw", ["train", "test"], rows)) == [files[row] for row in rows]
-    assert list(source.images("raw", ["train", "test"], np.array([2400]))) == files[2400:2401]
 
 
 # Folders and ids
@@ -119,35 +109,6 @@ def test_fingerprint_is_of_names_and_bytes_and_needs_no_datasets(
     changed = find(str(copy)).fingerprint
     file.rename(copy / "testing-00000-of-00001.parquet")
     assert len({before, changed, find(str(copy)).fingerprint}) == 3
-    (tmp_path / "linked").mkdir()
-    (tmp_path / "linked" / "data").symlink_to(copy)
-    linked = find(str(tmp_path / "linked")).fingerprint
-    (copy / "testing-00000-of-00001.parquet").write_bytes(b"changed")
-    assert find(str(tmp_path / "linked")).fingerprint != linked
-
-
-def hub_script(local: Path) -> Callable[..., Any]:
-    """Returns a stand-in for `load_dataset` that refuses a Hub repository's script and reads its Parquet copy."""
-
-    def load(name: str, subset: str | None, revision: str | None) -> Any:
-        assert name == "stanfordnlp/sentiment140"
-        if revision != "refs/convert/parquet":
-            raise RuntimeError("Dataset scripts are no longer supported, but found sentiment140.py")
-        return load_dataset(str(local), subset)
-
-    return load
-
-
-def test_script_on_the_hub_is_refused_and_its_parquet_copy_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    one = write(tmp_path / "one", LABEL, train={"label": [1, 0]})
-    other = write_images(tmp_path / "other", 10, 5, labels=ClassLabel(names=DIGITS))
-    prints = []
-    for local in (one, one, other):
-        monkeypatch.setattr(datasets, "load_dataset", hub_script(local))
-        prints.append(find("stanfordnlp/sentiment140", "refs/convert/parquet").fingerprint)
-    assert prints[0] == prints[1] != prints[2]
-    assert prints[0].startswith("stanfordnlp/sentiment140 ")
-    assert_refused(lambda: labels_in("stanfordnlp/sentiment140"), "sentiment140 | scripts | hf download")
 
 
 # Commits
@@ -203,20 +164,15 @@ def test_commits_of_the_parts_of_a_hybrid_are_recorded(hub: None):
     ("ask", "words"),
     [
         (lambda source: source.table("train", ["rank", "imgae"]), "'imgae' | photo, kind, rank"),
-        (lambda source: source.label_names("y"), "'y' | photo, kind"),
-        (lambda source: source.kind("y"), "'y' | photo, kind"),
         (lambda source: source.array("train", "y"), "'y' | photo, kind"),
         (lambda source: source.table("validation", ["rank"]), "'validation' | train, test"),
-        (lambda source: next(source.images("text", ["train"])), "'text' | text, not images"),
     ],
 )
 def test_what_a_source_does_not_hold_is_named(ask: Callable[[Any], object], words: str, folder: Path):
     assert_refused(lambda: ask(find(str(folder))), f"mixed | {words}")
 
 
-@pytest.mark.parametrize(
-    "source", ["", "./nothing", "/nowhere/at/all", "a/b/c", "two words", "~/nothing-of-that-name", "absent.csv", "here"]
-)
+@pytest.mark.parametrize("source", ["", "./nothing", "a/b/c", "two words", "here"])
 def test_source_that_is_neither_folder_nor_id_is_refused(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").touch()
@@ -234,14 +190,14 @@ def half_written(cache: Path) -> list[Path]:
     return [path for path in cache.rglob("*") if path.is_file() and path.suffix != ".lock"]
 
 
-@pytest.mark.parametrize("damage", ["truncated", "empty", "foreign", "scrambled"])
+@pytest.mark.parametrize("damage", ["truncated", "scrambled"])
 def test_damaged_parquet_is_refused_and_nothing_half_written_is_left(damage: str, tmp_path: Path):
     folder = write_images(tmp_path / "images", train=200)
     file = folder / "train-00000-of-00001.parquet"
     content = file.read_bytes()
     half = len(content) // 2
     scrambled = content[:400] + np.random.default_rng(0).bytes(half) + content[400 + half :]
-    damaged = {"truncated": content[:half], "empty": b"", "foreign": b"hello" * 100, "scrambled": scrambled}
+    damaged = {"truncated": content[:half], "scrambled": scrambled}
     file.write_bytes(damaged[damage])
     assert_refused(lambda: labels_in(folder, "test"), f"{folder} | Parquet")
     assert half_written(tmp_path / "hf") == []
@@ -256,14 +212,6 @@ def test_full_cache_is_named_and_nothing_half_written_is_left(tmp_path: Path, mo
     (tmp_path / "file").touch()
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "file" / "hf")
     assert_refused(lambda: labels_in(folder), "file/hf | Not a directory | HF_")
-
-
-def test_file_that_cannot_be_read_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    def refuse(path: Path, mode: str) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "open", refuse)
-    assert_refused(lambda: find(str(folder)).fingerprint, "test-00000-of-00001.parquet | Permission denied")
 
 
 def test_no_network_is_one_clear_error_and_loading_is_quiet(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd):

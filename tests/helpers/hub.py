@@ -104,16 +104,3 @@ def write_writers(folder: Path, characters: Sequence[str], writers: Sequence[str
     }
     columns = {"image": images, "writer_id": list(writers), "hsf_id": [0] * len(images), "character": list(characters)}
     return write(folder, features, train=columns)
-
-
-def first_rows(name: str, folder: Path, train: int, test: int) -> Path:
-    """Copies the first rows of a real data set; skips the test if it is missing."""
-    from pyarrow import parquet
-
-    for split, rows in {"train": train, "test": test}.items():
-        file = f"{split}-00000-of-00001.parquet"
-        if not (SHARED / name / file).exists():
-            pytest.skip(f"{SHARED / name} holds no copy of this data set")
-        folder.mkdir(parents=True, exist_ok=True)
-        parquet.write_table(parquet.read_table(SHARED / name / file).slice(0, rows), folder / file)
-    return folder

@@ -8,7 +8,7 @@ tests/algorithms/test_algorithms_on_data.py: this is their only file that uses n
 import io
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -140,14 +140,6 @@ def configured(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [configured(part) for part in value]
     return str(value) if isinstance(value, Path) else value
-
-
-def described(value: Any) -> Any:
-    """Describes a partition, skew or shift that was made in Python."""
-    if not is_dataclass(value):
-        return value
-    given = {one.name: getattr(value, one.name) for one in fields(value) if one.init}
-    return Made(type(value).__name__, given)
 
 
 class Bag(nn.Module):
@@ -308,7 +300,6 @@ KINDS = {
         clusters=CLUSTERS,
         only_python=True,
     ),
-    "npz": Kind(own(x=X, y=LABELS), people(), **PEOPLE),
     "folder of clients": Kind(
         lambda folder: made("ArrayData", source=folder_of_clients(folder), test=0.25),
         people(AS_NUMBERS),
@@ -326,19 +317,6 @@ KINDS = {
         4,
         12,
         clusters=[0, 0, 0, 0],
-        cached=True,
-    ),
-    "letters": Kind(
-        image_kind(
-            "EMNISTLetters",
-            lambda path: write_images(path, 52, 13, labels=Value("int64"), values=[1 + k % 26 for k in range(65)]),
-            made("IID", num_clients=3, test=0.25),
-            allow_unseen_labels=True,
-        ),
-        lambda: images_of(pixels(65, 28, 28), [row % 26 for row in range(65)]),
-        3,
-        [6, 6, 5],
-        clusters=[0, 0, 0],
         cached=True,
     ),
     "writers": Kind(
@@ -372,13 +350,6 @@ KINDS = {
         hub_kind(AS_NUMBERS, ClassLabel(names=list(WORDS)), ["b", "a"]),
         people(LABELS, X[:, [1, 0]]),
         **PEOPLE,
-        cached=True,
-    ),
-    "hub numbers": Kind(
-        hub_kind(NUMBERS.tolist(), Value("float64"), "a", num_labels=0),
-        people(NUMBERS_READ, X[:, :1]),
-        **PEOPLE,
-        task="Regression",
         cached=True,
     ),
     "hub several labels": Kind(
