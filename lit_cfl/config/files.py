@@ -70,7 +70,8 @@ def code_folders(arguments: Sequence[str], opened: Path | None = None) -> list[s
     Raises:
         InputError: a file records a relative folder, whose meaning depends on the current folder.
     """
-    files = [file for file in config_files(arguments) if Path(file).exists()]  # others are names of packaged ones
+    named = map(Path, config_files(arguments))
+    files = [str(file) for file in named if file.exists() and not file.is_dir()]  # others are names of packaged ones
     recorded = [folder for file in files for folder in read_folders(file, read_config(file))]
     of_files = [str(Path(file).parent.resolve()) for file in files if Path(file).is_file()]
     folders = dict.fromkeys([*recorded, *of_files, str(Path().resolve())])
