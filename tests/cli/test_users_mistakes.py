@@ -66,7 +66,6 @@ run --config open.yaml => open.yaml | line 2, column 5
 run --config tab.yaml => tab.yaml | line 2 | tab | spaces
 run --config star.yaml => star.yaml | line 2 | *bn | '*bn'
 run --config indent.yaml => indent.yaml | line 3 | indent
-run --config quote.yaml => quote.yaml | line 1
 run --config glued.yaml => glued.yaml | line 1 | cohort_size: 5
 run --config latin.yaml => latin.yaml | UTF-8
 run --config octal.yaml => octal.yaml | line 2 | 010 | 10
@@ -74,8 +73,6 @@ run --config sixty.yaml => sixty.yaml | line 1 | 1:30 | 90
 run --config comma.yaml => comma.yaml | line 2 | 0,05 | lr: 0.05
 run --config cycle.yaml => cycle.yaml | line 1 | alias
 run --config twice.yaml => twice.yaml | rounds | twice | 1 | 3
-data --config twice.yaml => twice.yaml | rounds | twice
-compare --config twice.yaml --algorithms FedAvg => twice.yaml | rounds | twice
 tune --config study_twice.yaml => study_twice.yaml | space | twice
 """
 
@@ -107,18 +104,15 @@ run --config quickstart --data ArrayData --data.num_clients 9 => num_clients | A
 # names of options in other programs
 run --config quickstart --lr 0.1 => lr | --task.optimizer.lr
 run --config quickstart --local.lr 0.1 => local | lr | --task.optimizer.lr
+run --config quickstart --batch_size 5 => batch_size | --local.batch_size
 run --config quickstart --task.lr 1 => lr | --task.optimizer.lr | Classification
 run --config clients_per_round.yaml => clients_per_round | --cohort_size
 tune --config study.yaml --num_samples 4 => num_samples | --limits.trials
 
 # names of classes
 run --config quickstart --algorithm FedGruop => algorithm | FedGruop | FedGroup
-run --config quickstart --baseline FedAvgg => baseline | FedAvgg | FedAvg
-run --config quickstart --data Digit => data | Digit | Digits
 run --config quickstart --task.net MPL => task.net | MPL | MLP
-run --config quickstart --data.partition Dirichlett => data.partition | Dirichlett | Dirichlet
 run --config quickstart --data.shift SwapAl => data.shift | SwapAl | SwapAll
-run --config quickstart --task Clasification => task | Clasification | Classification
 run --config quickstart --data CSVData => data | CSVData | ArrayData
 run --config quickstart --algorithm SCAFFOLD => algorithm | SCAFFOLD | AdaCFL
 run --config quickstart --task.net MyNet => task.net | MyNet | my_file.MyClass
@@ -142,11 +136,9 @@ compare --resume a_comparisn => a_comparisn | a_comparison
 tune --resume a_comparison => a_comparison | lit-cfl compare --resume a_comparison
 tune --resume a_stuyd => a_stuyd | a_study
 evaluate nothere => nothere | config.yaml
-evaluate a_rum => a_rum | a_run
 evaluate a_comparison => a_comparison | a_comparison/FedAvg/seed-0
 assign nothere --data Digits => nothere | config.yaml
 report nothere => nothere | lit-cfl run
-report a_rum => a_rum | a_run
 report good.csv => good.csv | file | directory
 report a_run --out . => --out | . | report.html
 report a_run --figures all.png => --figures | all.png | folder
@@ -173,7 +165,6 @@ COMPARE IFCA --IFCA.num_cluster 4 => IFCA | num_cluster | num_clusters
 COMPARE IFCA --IFCA.lr 1 => IFCA | lr | --IFCA.task.optimizer.lr
 COMPARE Ditto --Ditto.personal.lenght 2 => Ditto.personal | lenght | length
 COMPARE IFCA --seeds 0 x => --seeds | x | 0 1 2
-COMPARE IFCA --seeds '[0, x]' => --seeds | x | 0 1 2
 COMPARE IFCA --seeds 0-2 => --seeds | 0-2 | 0 1 2
 COMPARE IFCA --seeds 1-30 => --seeds | 1-30 | 1 2 ... 30
 COMPARE IFCA --seed 3 => --seed | --seeds
@@ -214,7 +205,6 @@ RUN --tracking.loggers my.Logger => tracking.loggers | my.Logger | my.py
 RUN --tracking.loggers TensorBord => tracking.loggers | TensorBord | TensorBoardLogger
 RUN --local 5 => local | 5 | local.epochs
 RUN --seeds '{a: 1}' => seeds | {a: 1} | list
-RUN --tracking.loggers '{a: 1}' => tracking.loggers | {a: 1} | list
 RUN --config rotations.yaml => data.rotations | 90 | [90]
 RUN --evaluation.fine_tune 3 => evaluation.fine_tune | 3 | null
 RUN --config colon.yaml => local | epochs:5 | epochs: 5
@@ -254,7 +244,6 @@ RUN --local.lr_schedule CosineAnneaingLR => local.lr_schedule | CosineAnneaingLR
 RUN --local.lr_schedule CosineAnnealingLR => local.lr_schedule | CosineAnnealingLR | T_max
 RUN --algorithm mine_syntax.Mine => mine_syntax.py | line 1 | SyntaxError
 RUN --algorithm mine_import.Mine => mine_import.py | line 3 | no licence
-RUN --task.net mine_import.Mine => mine_import.py | line 3 | no licence
 RUN --algorithm mine_package.Mine => mine_package.py | line 3 | pandoras_box | install
 RUN --task.net mine_net.Broken => Broken | ZeroDivisionError | mine_net.py, line 8
 RUN --task.net mine_net.Untyped => mine_net.Untyped | width | width: float
@@ -294,12 +283,10 @@ RUN --task.optimizer.lr -1 => task.optimizer | -1.0 => task.optimizer.lr | -1.0
 RUN --task.optimizer.lr .inf => learning rate | inf | 0 => task.optimizer.lr | inf | 0
 RUN --task.net MLP --task.net.hidden -4 => MLP.hidden | -4 | 1 => task.net.hidden | -4 | 1
 RUN --evaluation.every 0 => evaluation.every | 0 | 1
-RUN --evaluation.clients 0 => evaluation.clients | 0 | assigned
 RUN --plan.lanes 0 => plan.lanes | 0 | 1
 RUN --evaluation.fine_tune.length 0 => length | 0 | 1 => evaluation.fine_tune.length | 0 | 1
 RUN --checkpoint.every_seconds -1 => checkpoint.every_seconds | -1.0 | 0
 RUN --stop.patience 0 => stop.patience | 0 | 1
-RUN --stop.max_minutes 0 => stop.max_minutes | 0.0 | null
 RUN --data.validation 1 => validation | 1 | below 1 => data.validation | 1 | below 1
 RUN --data.num_clients 0 => num_clients | 0 | 1 => data.num_clients | 0 | 1
 RUN --data.rotations [30] => 30 => data.rotations | 30
@@ -338,7 +325,6 @@ RUN --run_dir NAME_OF_300_BYTES => --run_dir | 300 | 255
 run --resume a_run => a_run/config.yaml | original
 run --resume later_run => later_run/config.yaml | format
 run --resume own_run => mine_inside.Net | own_run | folder
-evaluate own_run => mine_inside.Net | own_run | folder
 run --resume changed_run => changed_run/config.yaml | rounds | 8 | 9 | original
 run --resume ran --rounds 2 => ran | rounds | 2 | 8
 run --resume ran --cohort_size 4 => ran | cohort_size | 4 | --run_dir
@@ -353,7 +339,6 @@ evaluate ran --data.test 0 => test data
 assign ran --unlabeled => --unlabeled | --unlabelled
 assign ran => --data
 evaluate => run_dir | --help
-evaluate ran --data.num_clients 0 => num_clients | 0 | 1 => data.num_clients | 0 | 1
 evaluate a_comparison/FedAvg/seed-0 => a_comparison/FedAvg/seed-0 | config.yaml
 report notes => notes | run
 report several => several | several/a_run
@@ -411,9 +396,7 @@ data --data Digits --data.partition LabelGroups --data.partition.groups '[[0, 1]
 data --data Digits --data.rotations [] => rotations | list | cluster => data.rotations | list | cluster
 
 # comparisons
-COMPARE FedAvg IFCA --IFCA.num_clusters x => IFCA.num_clusters | x | whole number
 COMPARE FedAvg IFCA --IFCA.num_clusters 41 => IFCA | num_clusters | 41 | 40 => IFCA.num_clusters | 41 | 40
-COMPARE IFCA --cohort_size 41 => cohort_size | 41 | 40
 COMPARE IFCA --seeds 0 0 => seeds | [0, 0] | different
 COMPARE IFCA --target 80 => --target | 80 | 0.8
 COMPARE IFCA --num_cpus 4096 => --num_cpus | 4096 | less
@@ -433,7 +416,6 @@ TUNE --metric test/accuracy => metric | test/accuracy | val/accuracy
 TUNE --metric val/weighted_acuracy => metric | val/weighted_acuracy | val/weighted_accuracy
 TUNE --second_metric val/loss => second_metric | val/loss | traffic/mib
 TUNE --num_repeats -1 => num_repeats | -1 | 0
-TUNE --seeds [1,1] => seeds | [1, 1] | different
 TUNE --limits.trials 0 => limits.trials | 0 | 1
 TUNE --limits.minutes 0 => limits.minutes | 0.0 | above 0
 TUNE --limits.target .nan => limits.target | nan | 0.95

@@ -28,13 +28,10 @@ def start(*algorithms: str) -> list[str]:
 
 def contents(path: Path) -> dict[str, Any]:
     """Reads what a resume must not change: a comparison's tables and results, without the times."""
-    found: dict[str, Any] = {}
-    for file in sorted(path.rglob("*.csv")):
-        found[str(file.relative_to(path))] = [
-            {key: value for key, value in without_clocks(row).items() if key != "seconds"} for row in read_table(file)
-        ]
-    lines = (path / "results.md").read_text().splitlines()
-    return found | {"results.md": [line.rpartition(" | ")[0] or line for line in lines]}
+    return {
+        str(file.relative_to(path)): [without_clocks(row) | {"seconds": None} for row in read_table(file)]
+        for file in path.rglob("*.csv")
+    }
 
 
 @pytest.fixture(scope="module")
@@ -47,24 +44,19 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.nightly
-def test_an_interrupted_comparison_names_the_command_to_resume(whole: Path, output: Path):
+def test_a_comparison_in_use_is_refused_and_an_interrupted_one_names_the_command_to_resume(
+    whole: Path, output: Path, capsys: pytest.CaptureFixture[str]
+):
     child = in_child([*start("FedAvg", "IFCA"), "--num_cpus", "1", "--checkpoint.every_seconds", "60"])
     wait_for(Path("c/IFCA/seed-1/metrics.csv"), "\n3,")
+    assert main(["compare", "--resume", "c", "--num_cpus", "1"]) == 2
+    assert f"in use by process {child}" in capsys.readouterr().err
     os.kill(child, signal.SIGTERM)
     assert wait(child) == 128 + signal.SIGTERM
     assert "Resume with: lit-cfl compare --resume c\n" in output.read_text()
     assert Path("c/IFCA/seed-1/checkpoint.pt").exists()
     assert main(["compare", "--resume", "c", "--num_cpus", "1"]) == 0
     assert contents(Path("c")) == contents(whole)
-
-
-def test_two_processes_cannot_work_on_one_comparison(output: Path, capsys: pytest.CaptureFixture[str]):
-    child = in_child([*start("FedAvg", "IFCA"), "--num_cpus", "1", "--rounds", "200"])
-    wait_for(Path("c/FedAvg/seed-1/metrics.csv"), "\n1,")
-    assert main(["compare", "--resume", "c", "--num_cpus", "1"]) == 2
-    assert f"in use by process {child}" in capsys.readouterr().err
-    os.kill(child, signal.SIGKILL)
-    wait(child)
 
 
 @pytest.mark.ray
@@ -86,21 +78,12 @@ def test_in_ray_killed_and_resumed_it_is_the_same_to_the_bit(
     assert left(mark) == []  # checked last, to give Ray's agents of the killed command time to end
 
 
-def test_a_worker_that_dies_is_a_failed_run():
-    ray = pytest.importorskip("ray")
-    from lit_cfl.runs.many import outcome_of
-
-    assert outcome_of(ray.exceptions.WorkerCrashedError()) == (
-        "its process died (WorkerCrashedError); if memory is short, give a smaller --num_cpus",
-        [],
-    )
-
-
 def test_what_a_worker_has_to_say_comes_with_its_outcome(
     pictures: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    pytest.importorskip("ray")
-    from lit_cfl.runs.many import in_worker
+    from ray.exceptions import WorkerCrashedError
+
+    from lit_cfl.runs.many import in_worker, outcome_of
 
     monkeypatch.chdir(tmp_path)
     words = [*start("FedAvg"), "--seeds", "1", "--rounds", "1", "--pictures.formats", "[png]", "--num_cpus", "1"]
@@ -112,3 +95,4 @@ def test_what_a_worker_has_to_say_comes_with_its_outcome(
     error, notices = in_worker(Job(Path("c"), "FedAvg", 1, 1))
     assert error == f"{folder}/pictures could not be written (File exists)"
     assert [" cannot be drawn and is left out (SaveError" in notice for notice in notices] == [True]
+    assert outcome_of(WorkerCrashedError())[0].startswith("its process died (WorkerCrashedError); ")

@@ -10,9 +10,10 @@ from made_runs import config, write_table
 
 from lit_cfl.algorithms import IFCA, FedAvg
 from lit_cfl.compare.comparison import Comparison
-from lit_cfl.compare.results import Results, collect
+from lit_cfl.compare.results import Results, _difference, collect
 from lit_cfl.metric_names import METRICS
 from lit_cfl.runs.many import Job
+from lit_cfl.scores import Score
 from lit_cfl.storage.config_file import write_config
 from lit_cfl.storage.csv_log import read_table
 
@@ -51,13 +52,15 @@ def made(path: Path, name: str, seed: int) -> None:
     (folder / "summary.json").write_text(json.dumps(rows[-1] | summary))
 
 
+EXPERIMENTS = {"A": digits(algorithm=FedAvg()), "B": digits(algorithm=IFCA(2))}
+
+
 @pytest.fixture
 def results(tmp_path: Path) -> Results:
-    experiments = {"A": digits(algorithm=FedAvg()), "B": digits(algorithm=IFCA(2))}
-    for name in experiments:
+    for name in "AB":
         for seed in range(3):
             made(tmp_path, name, seed)
-    return collect(Comparison("x", experiments, [0, 1, 2], TARGET), tmp_path, {})
+    return collect(Comparison("x", EXPERIMENTS, [0, 1, 2], TARGET), tmp_path, {})
 
 
 def test_the_number_that_auto_chose_is_a_figure_of_each_run_and_a_note(results: Results):
@@ -79,26 +82,39 @@ def test_local_work_is_that_of_the_whole_run_and_of_the_rounds_to_the_target(res
 
 
 def test_a_note_names_algorithms_that_reach_the_target_with_models_for_the_score_alone(tmp_path: Path):
-    experiments = {"A": digits(algorithm=FedAvg()), "B": digits(algorithm=IFCA(2))}
-    for name in experiments:
+    for name in "AB":
         made(tmp_path, name, 0)
     table = tmp_path / "B/seed-0/metrics.csv"
     rows = read_table(table)
     rows[1] |= {"clusters/unobserved": 5, "clusters/assigned": 7}  # all 12 are scored in round 2, with 0.5
     write_table(table, METRICS, rows)
-    notes = collect(Comparison("x", experiments, [0], TARGET), tmp_path, {}).notes
+    notes = collect(Comparison("x", EXPERIMENTS, [0], TARGET), tmp_path, {}).notes
     assert "B reached the target with models for the score alone, whose cost does not count." in notes
     assert not any(note.startswith("A reached") for note in notes)
 
 
 def test_a_failed_run_counts_as_failed_and_its_pair_in_no_difference(tmp_path: Path):
-    experiments = {"A": digits(algorithm=FedAvg()), "B": digits(algorithm=IFCA(2))}
     for name, seed in (("A", 0), ("A", 1), ("A", 2), ("B", 0), ("B", 2)):
         made(tmp_path, name, seed)
     failed = Job(tmp_path, "B", 1, 3)
-    found = collect(Comparison("x", experiments, [0, 1, 2], TARGET), tmp_path, {failed: "too warm"})
+    found = collect(Comparison("x", EXPERIMENTS, [0, 1, 2], TARGET), tmp_path, {failed: "too warm"})
     _, row = found.rows
     assert (row["runs"], row["failed"], row["pairs"]) == (2, 1, 2)
     assert row["difference"] == pytest.approx((0.25 + 0.1875) / 2)
     assert (row["reached"], row["rounds_to_target"], row["mib_to_target"]) == (2, 2, 13.0)
     assert "B, seed 1, failed: too warm" in found.notes
+
+
+def test_pair_whose_shared_clients_have_no_known_figure_is_not_counted(tmp_path: Path):
+    """A perplexity over some of the clients cannot be computed from the perplexity of each client."""
+    score = Score("perplexity", higher_is_better=False, transform="exp")
+    summary = {"clients/evaluated": 2, "clusters/assigned": 2, "clusters/unobserved": 1}
+    summaries = {}
+    for name, clients in (("A", (0, 1)), ("B", (1, 2))):
+        job = Job(tmp_path, name, 0, 1)
+        job.folder.mkdir(parents=True)
+        rows = [{"client": k, "n_test": 1, "newcomer": 0, score.name: 2.0 + k} for k in clients]
+        write_table(job.folder / "clients.csv", list(rows[0]), rows)
+        summaries[job] = summary | {"test/weighted_perplexity": 9.0}
+    found = _difference(summaries, "B", "A", score)
+    assert (found["pairs"], found["pairs_unknown"], found["difference"]) == (0, 1, None)

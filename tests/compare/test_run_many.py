@@ -6,7 +6,6 @@ import pytest
 from processes import without_clocks
 
 from lit_cfl import load_experiment, run_many
-from lit_cfl.errors import InputError
 from lit_cfl.storage import read_table
 
 SMALL = ["--data.num_clients", "8", "--cohort_size", "2", "--rounds", "2", "--local.epochs", "1"]
@@ -43,29 +42,15 @@ def test_every_seed_runs_once_in_its_folder_and_failures_are_returned(
 
 
 @pytest.mark.ray
-def test_runs_side_by_side_have_the_same_bits(tmp_path: Path, cluster: None):
-    experiment = load_experiment("quickstart", [*SMALL, "--seeds", "[3, 4]"])
-    assert run_many({tmp_path / "beside": experiment}, num_cpus=2) == {}
-    assert run_many({tmp_path / "after": experiment}, num_cpus=1) == {}
-    for seed in (3, 4):
-        one, other = (read_table(tmp_path / name / f"seed-{seed}" / "metrics.csv") for name in ("beside", "after"))
-        assert list(map(without_clocks, one)) == list(map(without_clocks, other))
-
-
-@pytest.mark.ray
-def test_folders_of_one_name_are_told_apart_side_by_side(
+def test_runs_side_by_side_have_the_same_bits_and_are_told_apart(
     tmp_path: Path, cluster: None, capsys: pytest.CaptureFixture[str]
 ):
-    experiment = load_experiment("quickstart", [*SMALL, "--rounds", "1"])
-    assert run_many({tmp_path / "a" / "same": experiment, tmp_path / "b" / "same": experiment}, num_cpus=2) == {}
+    experiment = load_experiment("quickstart", [*SMALL, "--seeds", "[3, 4]"])
+    folders = [tmp_path / name for name in ("a/same", "b/same", "after")]
+    assert run_many(dict.fromkeys(folders[:2], experiment), num_cpus=2) == {}
     shown = capsys.readouterr().out
-    assert "a/same seed 0" in shown
-    assert "b/same seed 0" in shown
-
-
-@pytest.mark.parametrize("experiments", ["quickstart", {"runs/a": "quickstart"}, [None]])
-def test_experiments_other_than_a_mapping_of_folders_are_refused(experiments):
-    with pytest.raises(
-        InputError, match=r"experiments is .*; give a mapping of folders to experiments, such as \{'runs/a"
-    ):
-        run_many(experiments)
+    assert [f"{name}/same seed {seed}" in shown for name in "ab" for seed in (3, 4)] == [True] * 4
+    assert run_many({folders[2]: experiment}, num_cpus=1) == {}
+    for seed in (3, 4):
+        one, two, after = (read_table(folder / f"seed-{seed}" / "metrics.csv") for folder in folders)
+        assert list(map(without_clocks, one)) == list(map(without_clocks, after)) == list(map(without_clocks, two))

@@ -115,23 +115,12 @@ def test_users_files_never_hide_installed_packages(empty_folder: Path):
 
 EVIL = """
 from pathlib import Path
-
 from lit_cfl.algorithms import FedAvg
 
 Path(__file__).with_name("ran").touch()
 
-
-class Evil(FedAvg):
-    pass
+class Evil(FedAvg): ...
 """
-
-
-def poisoned(run: Path, name: str) -> None:
-    """Rewrites a run's configuration to name a class from a file in the run's directory."""
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    config["algorithm"]["class_path"] = name
-    write_config(run, config)
-    (run / "evil_code.py").write_text(EVIL)
 
 
 @pytest.mark.parametrize("name", ["evil_code.Evil", "runs.x.evil_code.Evil"])
@@ -142,7 +131,10 @@ def test_no_code_is_loaded_from_the_directory_that_is_opened(
     words = ["--config", "quickstart", "--algorithm", "FedAvg", "--baseline", "null", "--tiny", "--run_dir", "runs/x"]
     assert main(["run", *words]) == 0
     run = empty_folder / "runs" / "x"
-    poisoned(run, name)
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["algorithm"]["class_path"] = name
+    write_config(run, config)
+    (run / "evil_code.py").write_text(EVIL)
     monkeypatch.chdir(run if here == "runs/x" else empty_folder)
     monkeypatch.syspath_prepend(Path.cwd())  # as with `python -m`
     for command in (["evaluate", str(run)], ["run", "--resume", str(run)], ["assign", str(run), "--data.seed", "3"]):
@@ -155,11 +147,10 @@ def test_no_code_is_loaded_from_the_directory_that_is_opened(
 
 def recorded_study(class_path: str, study: Path) -> None:
     """Makes a study directory without trials."""
-    algorithm = {"class_path": class_path}
     words = ["--config", "tune/quickstart", "--limits.trials", "2", "--space", '{"local.epochs": {"randint": [1, 3]}}']
     begun = parse_study(words).study
     study.mkdir()
-    replace(begun, base=begun.whole_base | {"algorithm": algorithm}, points=None).write(study / STUDY)
+    replace(begun, base=begun.whole_base | {"algorithm": {"class_path": class_path}}, points=None).write(study / STUDY)
 
 
 @pytest.mark.parametrize("here", [".", "study"])
@@ -176,45 +167,39 @@ def test_no_code_is_loaded_from_a_study_that_is_opened(
     assert not (study / "ran").exists()
 
 
-def test_opening_a_study_names_the_code_that_it_loads(empty_folder: Path):
-    unpack("own_algorithm")
-    (own,) = (path.stem for path in empty_folder.glob("*.py"))
-    recorded_study(f"{own}.Own", empty_folder / "study")
-    with pytest.warns(Notice, match="opening study loads code") as caught:
-        parse_study(["--resume", "study"])
-    notices = [str(one.message) for one in caught if one.category is Notice]
-    assert notices == [f"opening study loads code that is not part of Lit-CFL: {own}.Own from {empty_folder}"]
-
-
-def test_opening_a_run_names_the_code_that_it_loads(empty_folder: Path, capsys: pytest.CaptureFixture[str]):
-    unpack("own_data")
-    assert main(["run", "--config", "sensors.yaml", "--run_dir", "run", "--tiny"]) == 0
-    with pytest.warns(Notice, match="opening run loads code") as caught:
-        load_run("run")
+@pytest.mark.parametrize(("kind", "code"), [("run", "sensors.Sensors"), ("study", "nearest.Nearest")])
+def test_opening_a_run_or_a_study_names_the_code_that_it_loads(kind: str, code: str, empty_folder: Path):
+    unpack("own_data" if kind == "run" else "own_algorithm")
+    if kind == "run":
+        assert main(["run", "--config", "sensors.yaml", "--run_dir", "run", "--tiny"]) == 0
+    else:
+        recorded_study(code, empty_folder / "study")
+    with pytest.warns(Notice, match=f"opening {kind} loads code") as caught:
+        load_run("run") if kind == "run" else parse_study(["--resume", "study"])
     notices = [str(one.message) for one in caught if one.category is Notice and "opening" in str(one.message)]
-    assert notices == [f"opening run loads code that is not part of Lit-CFL: sensors.Sensors from {empty_folder}"]
+    assert notices == [f"opening {kind} loads code that is not part of Lit-CFL: {code} from {empty_folder}"]
 
 
 UNTYPED = """
 from torch import nn
 
 class Flat(nn.Module):
-    def __init__(self, norm="layer", size: int = 64, name: str = "x", **rest):
+    def __init__(self, norm="layer", name: str = "x", **rest):
         super().__init__()
-        self.got = [norm, size, name]
-        self.last = nn.Linear(size, 10)
+        self.got = [norm, name]
+        self.last = nn.Linear(64, 10)
 
     def forward(self, x):
         return self.last(x.flatten(1))
 """
 
 
-def test_a_value_of_an_option_without_a_type_is_read_as_in_a_file(empty_folder: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("word", "norm"), [([], "layer"), (["null"], None), (["3"], 3)])
+def test_a_value_of_an_option_without_a_type_is_read_as_in_a_file(
+    word: list[str], norm: object, empty_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.syspath_prepend(empty_folder)
     Path("untyped_net.py").write_text(UNTYPED)
     words = ["--config", "quickstart", "--baseline", "null", "--task.net", "untyped_net.Flat", "--task.net.name", "3"]
-    assert parse_run(words).experiment.task().net.got == ["layer", 64, "3"]  # text is not converted to a number
-    Path("net.yaml").write_text("task: {init_args: {net: {class_path: untyped_net.Flat, init_args: {norm: null}}}}")
-    for more in (["--task.net.norm", "null"], ["--config", "net.yaml"]):
-        assert parse_run([*words, *more]).experiment.task().net.got == [None, 64, "3"]
-    assert parse_run([*words, "--task.net.norm", "3"]).experiment.task().net.got == [3, 64, "3"]
+    words += [f"--task.net.norm={one}" for one in word]
+    assert parse_run(words).experiment.task().net.got == [norm, "3"]  # text is not converted to a number

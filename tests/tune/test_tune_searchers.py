@@ -9,7 +9,6 @@ import pytest
 from ray.tune.schedulers import TrialScheduler
 from studies import ALGORITHMS, base
 
-from lit_cfl.errors import InputError
 from lit_cfl.tune.journal import NUMBER
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.searchers import learns, sampler_of, scheduler_of
@@ -38,14 +37,6 @@ def test_a_setting_follows_from_the_number_of_the_trial_and_the_seed(name: str |
     assert learns(asked) == (name is not None)
 
 
-def test_cma_es_without_its_package_or_with_two_objectives_is_refused(monkeypatch: pytest.MonkeyPatch):
-    asked = study(ETA, searcher="optuna.samplers.CmaEsSampler")
-    for there, second, remedy in ((None, None, "pip install cmaes"), ("there", "traffic/mib", "one objective only")):
-        monkeypatch.setattr("lit_cfl.tune.searchers.find_spec", lambda name, there=there: there)
-        with pytest.raises(InputError, match=remedy):
-            sampler_of(replace(asked, second_metric=second))
-
-
 def decisions(scheduler: TrialScheduler, scores: list[float]) -> list[str]:
     """Returns what a scheduler says to trials that report these scores after round 4, in the order of their numbers."""
     controller, found = Mock(get_live_trials=set), []
@@ -65,14 +56,13 @@ def test_a_scheduler_of_ray_counts_rounds_and_spares_the_base(name: str):
     assert scheduler is not None
     assert decisions(scheduler, [0.0, 0.9, 0.8, 0.1, 0.95])[::2] == ["CONTINUE", "STOP", "CONTINUE"]
     later = scheduler_of(asked, Objective(), 16, 5)
-    assert later is not None
+    assert later
     assert set(decisions(later, [0.9, 0.9, 0.1])) == {"CONTINUE"}  # not before its first round
 
 
-def test_no_scheduler_stops_trials_of_a_grid_or_with_two_objectives():
-    asked = study(ETA, scheduler="ASHAScheduler")
-    assert scheduler_of(replace(asked, scheduler=None), Objective(), 16, 4) is None
-    assert scheduler_of(replace(asked, second_metric="traffic/mib"), Objective(), 16, 4) is None
-    assert (
-        scheduler_of(study({"algorithm.eta_g": {"grid": [0]}}, scheduler="ASHAScheduler"), Objective(), 16, 4) is None
-    )
+@pytest.mark.parametrize(
+    "changes", [{"scheduler": None}, {"second_metric": "traffic/mib"}, {"space": {"algorithm.eta_g": {"grid": [0]}}}]
+)
+def test_no_scheduler_stops_trials_of_a_grid_or_with_two_objectives(changes: dict[str, Any]):
+    asked = replace(study(ETA, scheduler="ASHAScheduler"), **changes)
+    assert scheduler_of(asked, Objective(), 16, 4) is None
