@@ -11,7 +11,6 @@ from digits_experiment import timeless_rows
 from lit_cfl.cli import main as command_line
 from lit_cfl.cli.main import main
 from lit_cfl.config.parser import parse_run
-from lit_cfl.storage.csv_log import read_table
 
 FAST = ["--rounds", "2", "--data.num_clients", "12", "--cohort_size", "4", "--algorithm.pretrain_scale", "2"]
 
@@ -19,16 +18,6 @@ FAST = ["--rounds", "2", "--data.num_clients", "12", "--cohort_size", "4", "--al
 @pytest.fixture(autouse=True)
 def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def test_run_shows_progress_and_ends_with_a_table(capsys: pytest.CaptureFixture[str]):
-    assert main(["run", "--config", "quickstart", "--run_dir", "here", *FAST]) == 0
-    out = capsys.readouterr().out
-    for word in ("round 2/2", "  ARI 0.", "clusters 4", "s left", "weighted accuracy", "worst 10 %", "traffic MiB"):
-        assert word in out
-    rows = [line.split()[0] for line in out.splitlines() if line.startswith("Fed") and "round" not in line]
-    assert rows == ["FedGroup", "FedAvg"]
-    assert len(read_table(Path("here/baseline/metrics.csv"))) == 2
 
 
 def test_printed_and_recorded_configurations_repeat_the_run(capsys: pytest.CaptureFixture[str]):

@@ -27,7 +27,6 @@ from lit_cfl.algorithms import FedAvg, FedGroup
 from lit_cfl.cli.main import main
 from lit_cfl.datamodules import Digits
 from lit_cfl.errors import InputError
-from lit_cfl.experiment import LocalTraining
 from lit_cfl.nets import MCLR
 from lit_cfl.tasks import Classification
 
@@ -65,7 +64,6 @@ run --config word.yaml => word.yaml | 'rounds' | options
 run --config open.yaml => open.yaml | line 2, column 5
 run --config tab.yaml => tab.yaml | line 2 | tab | spaces
 run --config star.yaml => star.yaml | line 2 | *bn | '*bn'
-run --config indent.yaml => indent.yaml | line 3 | indent
 run --config glued.yaml => glued.yaml | line 1 | cohort_size: 5
 run --config latin.yaml => latin.yaml | UTF-8
 run --config octal.yaml => octal.yaml | line 2 | 010 | 10
@@ -84,7 +82,6 @@ run quickstart => quickstart | --config quickstart
 run own/new.csv => own/new.csv | --data.source own/new.csv
 run patients.yaml => patients.yaml | --config patients.yaml
 data MNIST => MNIST | --data MNIST
-run 7 => 7 | --config
 run --config quickstart --rounds 3 4 => rounds | '3 4' | whole number
 
 # names of options
@@ -92,9 +89,7 @@ run --config quickstart --cohort_siz 3 => cohort_siz | --cohort_size
 run --config quickstart --cohort 8 => cohort | --cohort_size
 run --config quickstart --algorithm.num_cluster 3 => num_cluster | num_clusters | FedGroup
 run --config quickstart --task.optimizer.lrr 1 => lrr | lr | SGD
-run --config quickstart --evaluation.evry 3 => evaluation | evry | every
 run --config quickstart --zzz 3 => zzz | --help
-run --config quickstart --evaluatoin {} => evaluatoin | --evaluation
 run --config quickstart --algorithm.tau 0.5 => tau | FedGroup | StoCFL
 run --config quickstart --num_clusters 4 => num_clusters | --algorithm.num_clusters
 run --config quickstart --task.net mine_net.Wide --width 64 => width | --task.net.width
@@ -132,9 +127,7 @@ run --resume a_run --run_dir b => a_run | --run_dir b
 run --config quickstart --new_plan => --new_plan | --resume
 compare --resume a_run => a_run | lit-cfl run --resume a_run
 compare --resume nothere => nothere | compare.yaml
-compare --resume a_comparisn => a_comparisn | a_comparison
 tune --resume a_comparison => a_comparison | lit-cfl compare --resume a_comparison
-tune --resume a_stuyd => a_stuyd | a_study
 evaluate nothere => nothere | config.yaml
 evaluate a_comparison => a_comparison | a_comparison/FedAvg/seed-0
 assign nothere --data Digits => nothere | config.yaml
@@ -174,7 +167,6 @@ COMPARE IFCA --json => --json | runs.csv
 COMPARE IFCA --round 3 => round | --rounds
 COMPARE IFCA --target nan => --target | nan | 0.8
 COMPARE IFCA --target 0,5 => --target | 0,5 | 0.5
-COMPARE IFCA --num_cpus two => --num_cpus | two | whole number
 COMPARE IFCA --num_cpus 0 => --num_cpus | 0 | 1
 compare --resume a_comparison --rounds 3 => --rounds | --compare_dir
 compare --resume a_comparison elsewhere => elsewhere | --compare_dir
@@ -189,8 +181,6 @@ TUNE --limits.trial 3 => limits | trial | trials
 RUN --rounds many => rounds | many | whole number
 RUN --task.optimizer.lr abc => task.optimizer.lr | abc | number
 RUN --task.optimizer.lr 0,05 => task.optimizer.lr | 0,05 | 0.05
-RUN --task.optimizer.lr nan => task.optimizer.lr | nan | number
-RUN --dropout 12,5% => dropout | 12,5% | 0.125
 RUN --cohort_size 10% => cohort_size | 10% | whole number
 RUN --data.newcomers Zurich => data.newcomers | Zurich | number
 RUN --engine fast => engine | fast | loop
@@ -199,7 +189,6 @@ RUN --local.batch_size ful => local.batch_size | ful | full
 RUN --evaluation.per_client maybe => evaluation.per_client | maybe | true
 RUN --seed [1,2] => seed | [1,2] | whole number
 RUN --seeds 0-2 => seeds | 0-2 | 0 1 2
-RUN --seeds x => seeds | x | whole number
 RUN --baseline [FedAvg,IFCA] => baseline | [FedAvg,IFCA] | FedProx
 RUN --tracking.loggers my.Logger => tracking.loggers | my.Logger | my.py
 RUN --tracking.loggers TensorBord => tracking.loggers | TensorBord | TensorBoardLogger
@@ -218,7 +207,6 @@ RUN --local.lr_schedule 0.9 => local.lr_schedule | 0.9 | CosineAnnealingLR
 
 # null
 RUN --rounds null => rounds | null | whole number
-RUN --config nothing.yaml --rounds null => rounds | null | whole number
 run --config quickstart --config deep_nothing.yaml => local.epochs | null | whole number
 run --config quickstart --config no_group.yaml => local | null | options
 RUN --data.shift null => data.shift | null | SwapAll
@@ -230,17 +218,13 @@ RUN --algorithm null => algorithm | null | FedAvg
 run --config quickstart --data.skew Rotations() => data.skew | Rotations() | Rotations
 RUN --algorithm mine_wrong.Mine => algorithm | mine_wrong.Mine | lit_cfl.algorithms.Algorithm
 RUN --data mine_wrong.Mine => data | mine_wrong.Mine | lit_cfl.datamodules.FederatedDataModule
-RUN --task mine_wrong.Mine => task | mine_wrong.Mine | lightning.LightningModule
 RUN --task.net mine_wrong.Mine => task.net | mine_wrong.Mine | torch.nn.Module
 RUN --algorithm mine_wrong.Mien => algorithm | mine_wrong.Mien | Mine
 RUN --algorithm mine_nowhere.Mine => algorithm | mine_nowhere.Mine | mine_nowhere.py
 RUN --algorithm mine_algoritm.Needs => mine_algoritm | mine_algorithm | mine_algoritm.py
-RUN --task.optimizer torch.optm.SGD => task.optimizer | torch.optm.SGD | SGD
 RUN --task.optimizer torch.optim.SDG => task.optimizer | torch.optim.SDG | SGD
 RUN --task.optimizer torch.nn.Linear => task.optimizer | torch.nn.Linear | torch.optim.Optimizer
 RUN --task.optimizer 3 => task.optimizer | 3 | SGD
-RUN --server SDG => server | SDG | SGD
-RUN --local.lr_schedule CosineAnneaingLR => local.lr_schedule | CosineAnneaingLR | CosineAnnealingLR
 RUN --local.lr_schedule CosineAnnealingLR => local.lr_schedule | CosineAnnealingLR | T_max
 RUN --algorithm mine_syntax.Mine => mine_syntax.py | line 1 | SyntaxError
 RUN --algorithm mine_import.Mine => mine_import.py | line 3 | no licence
@@ -283,10 +267,12 @@ RUN --task.optimizer.lr -1 => task.optimizer | -1.0 => task.optimizer.lr | -1.0
 RUN --task.optimizer.lr .inf => learning rate | inf | 0 => task.optimizer.lr | inf | 0
 RUN --task.net MLP --task.net.hidden -4 => MLP.hidden | -4 | 1 => task.net.hidden | -4 | 1
 RUN --evaluation.every 0 => evaluation.every | 0 | 1
+RUN --evaluation.clients 0 => evaluation.clients | 0 | assigned
 RUN --plan.lanes 0 => plan.lanes | 0 | 1
 RUN --evaluation.fine_tune.length 0 => length | 0 | 1 => evaluation.fine_tune.length | 0 | 1
 RUN --checkpoint.every_seconds -1 => checkpoint.every_seconds | -1.0 | 0
 RUN --stop.patience 0 => stop.patience | 0 | 1
+RUN --stop.max_minutes 0 => stop.max_minutes | 0.0 | null
 RUN --data.validation 1 => validation | 1 | below 1 => data.validation | 1 | below 1
 RUN --data.num_clients 0 => num_clients | 0 | 1 => data.num_clients | 0 | 1
 RUN --data.rotations [30] => 30 => data.rotations | 30
@@ -369,7 +355,6 @@ TABLE blank.csv => blank.csv | No columns
 TABLE no_inputs.csv => no_inputs.csv | column | inputs
 TABLE moved.csv => cluster | client p
 TABLE nothere.csv => nothere.csv | current folder
-TABLE god.csv => god.csv | good.csv
 TABLE text.npz => text.npz | np.savez
 TABLE huge.npz => huge.npz | memory
 TABLE wrong_names.npz => wrong_names.npz | z | x
@@ -383,7 +368,6 @@ TABLE good.csv --data.test 1.5 => test | 1.5 | below 1 => data.test | 1.5 | belo
 data --data ArrayData => x | source => data.x | data.source
 data --data mine_data.Negative => Negative | client 1 | -3 | 5
 TABLE notes => notes | .npz | x
-TABLE good.csv --data.vocabulary 0 => vocabulary | 0 | 1 => data.vocabulary | 0 | 1
 TABLE good.csv --data.partition IID --data.partition.num_clients 100 => 100 | 24 \
     => data.partition.num_clients | 100 | 24
 data --data Digits --data.partition_file text.npz => text.npz | damaged
@@ -416,10 +400,10 @@ TUNE --metric test/accuracy => metric | test/accuracy | val/accuracy
 TUNE --metric val/weighted_acuracy => metric | val/weighted_acuracy | val/weighted_accuracy
 TUNE --second_metric val/loss => second_metric | val/loss | traffic/mib
 TUNE --num_repeats -1 => num_repeats | -1 | 0
+TUNE --seeds [1,1] => seeds | [1, 1] | different
 TUNE --limits.trials 0 => limits.trials | 0 | 1
 TUNE --limits.minutes 0 => limits.minutes | 0.0 | above 0
 TUNE --limits.target .nan => limits.target | nan | 0.95
-TUNE --limits 3 => limits | 3 | limits.trials
 TUNE --limits.trials 2 --points '[{algorithm.eta_g: 0.1, algorithm.num_clusters: 3}, \
     {algorithm.eta_g: 0.2, algorithm.num_clusters: 3}]' => limits.trials | 2 | 3
 TUNE --resources.cpus 0 => resources.cpus | 0.0 | above 0
@@ -445,7 +429,6 @@ SPACE '{algorithm.eta_gg: {uniform: [0, 1]}}' => eta_gg | eta_g | FedGroup
 SPACE '{algorithm.eta_g: [0, 1]}' => space | algorithm.eta_g | [0, 1] | uniform
 SPACE '{algorithm.eta_g: {unifrom: [0, 1]}}' => space | algorithm.eta_g | unifrom | uniform
 SPACE '{algorithm.eta_g: {uniform: [1, 0]}}' => space | algorithm.eta_g | [1, 0] | lower
-SPACE '{algorithm.eta_g: {uniform: [0]}}' => space | algorithm.eta_g | [0] | 2
 SPACE '{algorithm.eta_g: {loguniform: [0, 1]}}' => space | algorithm.eta_g | 0 | above 0
 SPACE '{algorithm.eta_g: {uniform: [0, 1], step: 2}}' => space | algorithm.eta_g | step | 2 | 1
 SPACE '{algorithm.eta_g: {uniform: [0, 1], step: 0.3}}' => space | algorithm.eta_g | step | 0.3 | multiple
@@ -617,10 +600,6 @@ IN_PYTHON: dict[str, tuple[Callable[[], object], list[str]]] = {
     "a number as text": (lambda: experiment(rounds="20"), ["rounds", "'20'", "whole number"]),
     "one seed": (lambda: experiment(seeds=3), ["seeds", "3", "[3]"]),
     "a word": (lambda: experiment(selection="round-robin"), ["selection", "round-robin", "round_robin_first"]),
-    "a word of a group": (
-        lambda: experiment(local=LocalTraining(last_batch="joint")),  # type: ignore[arg-type]  # the mistake
-        ["local.last_batch", "joint", "join"],
-    ),
     "a number of an algorithm": (
         lambda: experiment(algorithm=FedGroup(3, pretrain=3)),  # type: ignore[arg-type]  # the mistake
         ["algorithm.pretrain", "3", "Budget"],
@@ -632,32 +611,12 @@ IN_PYTHON: dict[str, tuple[Callable[[], object], list[str]]] = {
         ["task", "Classification", "lambda: Classification(...)"],
     ),
     "options of no group": (lambda: experiment().with_options(server={"lr": 1}), ["server", "{'lr': 1}", "option"]),
-    "an option that is unknown": (
-        lambda: lit_cfl.load_experiment("quickstart").with_options(round=2),
-        ["round", "rounds"],
-    ),
-    "an object for a plain value": (
-        lambda: lit_cfl.load_experiment("quickstart").with_options(algorithm=FedAvg()),
-        ["algorithm", "FedAvg(weights='examples')", "class_path"],
-    ),
     "a number for a file": (lambda: lit_cfl.load_experiment(3), ["3", "file"]),
     "words in one text": (lambda: lit_cfl.load_experiment("quickstart", "--rounds 3"), ["words", "--rounds 3", "list"]),
     "a run of a name": (lambda: lit_cfl.run("quickstart"), ["quickstart", "lit_cfl.load_experiment(FILE)"]),
     "a mode as callbacks": (lambda: lit_cfl.run(experiment(), "new", "resume"), ["callbacks", "mode='resume'"]),
     "a cluster": (lambda: lit_cfl.load_run("ran").module(9), ["cluster", "9", "0 to 3"]),
     "a client": (lambda: lit_cfl.load_run("ran").client_module(40), ["client", "40", "0 to 11"]),
-    "another experiment": (
-        lambda: lit_cfl.load_run("ran", lit_cfl.load_experiment("quickstart")),
-        ["ran", "cohort_size", "5", "10"],
-    ),
-    "an algorithm of a comparison": (
-        lambda: lit_cfl.compare("quickstart", [FedAvg()]),
-        ["algorithms", "FedAvg(weights='examples')", "'FedAvg'"],
-    ),
-    "one seed of a comparison": (
-        lambda: lit_cfl.compare("quickstart", ["FedAvg"], 3),  # type: ignore[arg-type]  # the mistake
-        ["seeds", "3", "[3]"],
-    ),
     "a dry run in Python": (lambda: lit_cfl.compare("quickstart", ["FedAvg"], words=["--dry-run"]), ["--dry-run"]),
     "a comparison made in Python": (lambda: lit_cfl.compare(experiment(), ["FedAvg"]), ["YAML", "lit_cfl.run"]),
 }

@@ -37,14 +37,6 @@ def test_a_skew_or_shift_may_be_one_or_a_list(option: str, words: str, expected:
     assert getattr(module, option) == expected
 
 
-@pytest.mark.parametrize(
-    "words", ["--rounds 5 --config quickstart --seed 3", "--rounds=5 --seed=3 --config=quickstart"]
-)
-def test_words_count_wherever_the_file_stands(words: str):
-    experiment = parse_run(words.split()).experiment
-    assert (experiment.rounds, experiment.seeds) == (5, [3])  # one seed replaces the file's
-
-
 @pytest.mark.parametrize("name", ["1e-3", "1.5e3", "7", "null", "a-1e-3"])
 def test_a_text_that_looks_like_a_number_stays_a_text(name: str):
     experiment = parse_run([*QUICK, "--name", name]).experiment
@@ -58,17 +50,6 @@ def test_numbers_that_mean_what_they_say_are_read(word: str):
     Path("plain.yaml").write_text(f"a: &x {{b: {word}}}\nc: *x\n")
     content = read_config("plain.yaml")
     assert content["a"] == content["c"] == yaml.safe_load(f"b: {word}")
-
-
-def test_schedules_can_be_given_option_by_option_and_follow_each_other():
-    words = ["--config", "fedavg/digits", "--local.lr_schedule"]
-    one = parse_run([*words, "ExponentialLR", "--local.lr_schedule.gamma", "0.9"]).experiment.to_dict()["local"]
-    assert one["lr_schedule"]["class_path"] == "torch.optim.lr_scheduler.ExponentialLR"
-    assert one["lr_schedule"]["init_args"]["gamma"] == 0.9
-    parts = "{class_path: LinearLR, init_args: {total_iters: 2}}, {class_path: ExponentialLR, init_args: {gamma: 0.5}}"
-    both = f"{{class_path: SequentialSchedule, init_args: {{milestones: [2], schedulers: [{parts}]}}}}"
-    engine = parse_run([*words, both]).experiment.prepare(0).engine
-    assert [engine.rates(round) for round in (0, 2, 4)] == [(pytest.approx(0.1 / 3),), (0.1,), (0.025,)]
 
 
 def test_a_configuration_may_come_from_a_pipe(tmp_path: Path):

@@ -84,7 +84,6 @@ def test_seeds_and_baseline_of_a_configured_experiment_and_of_one_made_in_python
         several = experiment.with_options(seeds=[3, 4], plan={"threads": 1})
         assert [several.for_seed(seed).name for seed in (3, 4)] == ["quickstart-seed-3", "quickstart-seed-4"]
         assert several.for_seed(4).seeds == [4]
-        assert several.plan == PlanOptions(threads=1)
         baseline = several.for_baseline()
         assert (type(baseline.algorithm).__name__, baseline.baseline) == ("FedAvg", None)
         assert baseline.to_dict()["name"] == baseline.name == "quickstart-baseline"

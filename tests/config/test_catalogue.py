@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import pkgutil
 import re
 import subprocess
 import sys
@@ -39,22 +38,9 @@ def is_one(found: object, base: type) -> bool:
     return not inspect.isabstract(found) and ABC not in found.__bases__
 
 
-def classes(package: str, base: type) -> list[str]:
-    """Lists the concrete subclasses of `base` in all files of the package, sorted by name."""
-    folder = importlib.import_module(package).__path__
-    modules = [importlib.import_module(f"{package}.{info.name}") for info in pkgutil.iter_modules(folder)]
-    return sorted(
-        name
-        for module in modules
-        for name, found in vars(module).items()
-        if is_one(found, base) and found.__module__ == module.__name__ and not name.startswith("_")
-    )
-
-
 @pytest.mark.parametrize("kind", PACKAGES)
 def test_names_are_those_that_importing_gives(kind: str):
     package, base = PACKAGES[kind]
-    assert catalogue.names(kind) == classes(package, base)
     module = importlib.import_module(package)
     assert catalogue.names(kind) == sorted(name for name in module.__all__ if is_one(getattr(module, name), base))
 

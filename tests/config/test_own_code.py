@@ -1,8 +1,5 @@
-"""Tests the pages on user code: their files and commands work in an empty folder as described."""
+"""Tests user code in files: it is found again on a resume, announced, and never loaded from what is opened."""
 
-import json
-import re
-import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,20 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from own_pages import DOCS, unpack
+from own_pages import unpack
 
 from lit_cfl import load_run
 from lit_cfl.cli.main import main
-from lit_cfl.config.parser import parse_run
 from lit_cfl.errors import InputError, Notice
-from lit_cfl.scores import ACCURACY, read_scores, title_of
 from lit_cfl.storage.config_file import write_config
-from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.record import STUDY
-
-PAGES = ("own_algorithm", "own_model", "own_data")
-OTHERS = {"loads": "mae", "talk": "perplexity"}  # configurations of other tasks, and their scores
 
 
 @pytest.fixture(autouse=True)
@@ -32,52 +23,6 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     return tmp_path
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("page", PAGES)
-def test_commands_of_the_page_run(page: str, capsys: pytest.CaptureFixture[str]):
-    commands = [command for command in unpack(page) if not command.endswith(tuple(f"{name}.yaml" for name in OTHERS))]
-    assert commands
-    for number, command in enumerate(commands):
-        shorter = ["--rounds", "6", "--baseline", "null"] if "quickstart" in command else []
-        assert main([*shlex.split(command)[1:], *shorter, "--run_dir", f"run{number}"]) == 0
-        score = read_scores(json.loads(Path(f"run{number}/summary.json").read_text()))[0]
-        assert f"weighted {score.title}" in capsys.readouterr().out
-        first, *_, last = (row[f"test/weighted_{score.name}"] for row in read_table(Path(f"run{number}/metrics.csv")))
-        if score == ACCURACY:
-            assert last > 0.3  # well above chance, after a few rounds
-        else:
-            assert score.better(last, first)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(("config", "score"), OTHERS.items())
-def test_clusters_of_other_tasks_are_found_and_pay(config: str, score: str, capsys: pytest.CaptureFixture[str]):
-    (command,) = [command for command in unpack("own_model") if command.endswith(f" {config}.yaml")]
-    assert main([*shlex.split(command)[1:], "--run_dir", "run"]) == 0
-    assert f"weighted {title_of(score)}" in capsys.readouterr().out
-    last, baseline = (read_table(Path(path, "metrics.csv"))[-1] for path in ("run", "run/baseline"))
-    assert last["clusters/ari"] == 1
-    assert last[f"test/weighted_{score}"] < 0.6 * baseline[f"test/weighted_{score}"]
-
-
-def test_clusters_of_own_data_are_found():
-    command, _ = unpack("own_data")
-    assert main([*shlex.split(command)[1:], "--run_dir", "run"]) == 0
-    last, baseline = (read_table(Path(path, "metrics.csv"))[-1] for path in ("run", "run/baseline"))
-    assert last["clusters/ari"] == 1
-    assert last["test/weighted_accuracy"] > baseline["test/weighted_accuracy"] + 0.1
-
-
-def test_own_algorithm_keeps_the_contract(empty_folder: Path, monkeypatch: pytest.MonkeyPatch):
-    unpack("own_algorithm")
-    text = (DOCS / "own_algorithm.md").read_text()
-    (check,) = [code for code in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL) if "check_algorithm" in code]
-    monkeypatch.delitem(sys.modules, "nearest", raising=False)  # another test may have imported it
-    sys.path.insert(0, str(empty_folder))
-    exec(check, {"__name__": "a_script"})  # noqa: S102  # written on the page
-    del sys.modules["nearest"]
 
 
 def test_own_run_is_resumed_from_another_folder(empty_folder: Path, monkeypatch: pytest.MonkeyPatch):
@@ -178,28 +123,3 @@ def test_opening_a_run_or_a_study_names_the_code_that_it_loads(kind: str, code: 
         load_run("run") if kind == "run" else parse_study(["--resume", "study"])
     notices = [str(one.message) for one in caught if one.category is Notice and "opening" in str(one.message)]
     assert notices == [f"opening {kind} loads code that is not part of Lit-CFL: {code} from {empty_folder}"]
-
-
-UNTYPED = """
-from torch import nn
-
-class Flat(nn.Module):
-    def __init__(self, norm="layer", name: str = "x", **rest):
-        super().__init__()
-        self.got = [norm, name]
-        self.last = nn.Linear(64, 10)
-
-    def forward(self, x):
-        return self.last(x.flatten(1))
-"""
-
-
-@pytest.mark.parametrize(("word", "norm"), [([], "layer"), (["null"], None), (["3"], 3)])
-def test_a_value_of_an_option_without_a_type_is_read_as_in_a_file(
-    word: list[str], norm: object, empty_folder: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.syspath_prepend(empty_folder)
-    Path("untyped_net.py").write_text(UNTYPED)
-    words = ["--config", "quickstart", "--baseline", "null", "--task.net", "untyped_net.Flat", "--task.net.name", "3"]
-    words += [f"--task.net.norm={one}" for one in word]
-    assert parse_run(words).experiment.task().net.got == [norm, "3"]  # text is not converted to a number

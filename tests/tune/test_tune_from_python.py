@@ -40,17 +40,6 @@ def test_content_of_a_study_is_searched_and_its_tables_come_back():
     pd.testing.assert_frame_equal(again.trials, found.trials)
 
 
-@pytest.mark.nightly
-@pytest.mark.ray
-@pytest.mark.usefixtures("cluster")
-def test_study_is_judged_by_a_score_after_fine_tuning():
-    base = STUDY["base"] | {"evaluation": {"fine_tune": {"length": 2, "unit": "steps"}}}
-    study = STUDY | {"metric": "val/tuned_accuracy", "base": base, "limits": {"trials": 2}}
-    found = lit_cfl.tune(study, study_dir="study", say=lambda line: None)
-    assert found.best is not None
-    assert found.best["val/tuned_accuracy"] == found.trials["val/tuned_accuracy"].max() > 0
-
-
 @pytest.mark.parametrize(
     ("study", "words", "expected"),
     [

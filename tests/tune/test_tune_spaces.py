@@ -1,22 +1,25 @@
-"""Tests which spaces a study may search, and errors before anything starts."""
+"""Tests which spaces a study may search, the settings that its searcher chooses, and which trials a scheduler stops."""
 
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import Any
+from unittest.mock import Mock
 
 import optuna
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from ray.tune.schedulers import TrialScheduler
 from studies import ALGORITHMS, STUDY, base, study_file
 
 from lit_cfl.config.variants import base_config, build
 from lit_cfl.errors import InputError
 from lit_cfl.tune.check import PreparedStudy, prepare
+from lit_cfl.tune.journal import NUMBER
+from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.options import parse_study
-from lit_cfl.tune.searchers import sampler_of
+from lit_cfl.tune.searchers import learns, sampler_of, scheduler_of
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import as_word, corners
 from lit_cfl.tune.study import Limits, Resources, Stopping, Study
@@ -82,11 +85,8 @@ def test_small_negative_values_are_not_taken_for_options():
     [
         ({"a": {"uniform": [0, 1], "choice": [1]}}, ["a", "uniform"]),
         ({"a": {"uniform": [0, float("inf")]}}, ["a", "[0, inf]"]),
-        ({"a": {"uniform": [0, 1], "step": 0}}, ["a", "step", "0"]),
         ({"a": {"randint": [0.5, 2]}}, ["a", "[0.5, 2]"]),
         ("[1", ["space", "'[1'"]),
-        ({"a": {"choice": []}}, ["a", "[]"]),
-        ({"algorithm": {"choice": [{"class_path": "IFCA", "init_args": "k"}]}}, ["IFCA", "'k'"]),
         ({"seeds": {"choice": [[0], [1]]}}, ["seeds"]),
         ({"algorithm.eta_g": {"uniform": [-1, 1]}}, ["algorithm.eta_g", "-1"]),
         ({"algorithm.measure": {"choice": ["edc", "cosine"]}}, ["algorithm.measure", "cosine"]),
@@ -94,7 +94,6 @@ def test_small_negative_values_are_not_taken_for_options():
             {"algorithm": {"choice": [{"class_path": "own_slow.Slow", "space": {"rat": {"uniform": [0, 1]}}}]}},
             ["Slow", "'rat'", "rate"],
         ),
-        ({"local.epochs": {"choice": [1, 0]}}, ["local.epochs", "0"]),
     ],
 )
 def test_a_space_that_cannot_be_searched_is_refused(space: Any, words: list[str]):
@@ -106,15 +105,6 @@ def test_a_space_that_cannot_be_searched_is_refused(space: Any, words: list[str]
 def test_a_study_without_validation_data_is_refused():
     with pytest.raises(InputError, match=r"no validation part.*set data.validation"):
         check(STUDY["space"], data={"class_path": "Digits", "init_args": {"num_clients": 12, "validation": 0.0}})
-
-
-@pytest.mark.parametrize("name", ["RandomSampler", "TPESampler"])
-def test_whole_numbers_are_drawn_by_their_logarithm(name: str):
-    study = Study(base(), {"batch": {"lograndint": [1, 1025]}}, searcher=name, limits=Limits(trials=64))
-    values = [ask(study, number)["batch"] for number in range(10)]  # TPE draws its first ten settings at random
-    assert {type(value) for value in values} == {int}
-    assert 1 <= min(values) <= max(values) <= 1024
-    assert median(values) < 256  # the median of a uniform distribution would be 512
 
 
 def test_a_space_over_the_data_and_a_grid_get_a_note():
@@ -178,16 +168,6 @@ def test_a_later_file_keeps_the_base_and_words_replace_what_files_say(tmp_path: 
     assert str(folders[0]) in found.base["code"]
 
 
-def test_a_trial_lists_the_folders_of_the_studys_code_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A worker's current folder belongs to a Ray session, and changes with each resume."""
-    content = base_config(base(), tmp_path)
-    session = tmp_path / "session"
-    session.mkdir()
-    monkeypatch.chdir(session)
-    assert build(content, ["--algorithm.eta_g", "0.1"]).to_dict()["code"] == content["code"]
-    assert str(tmp_path) in content["code"]
-
-
 def test_no_trial_is_stopped_before_the_clusters_of_every_algorithm_have_trained():
     space = {
         "algorithm": {"choice": ["FedAvg", {"class_path": "FLHC", "space": {"warmup_rounds": {"choice": [1, 3]}}}]}
@@ -214,3 +194,47 @@ def test_trials_share_no_gpu_that_nobody_divides(
     with pytest.raises(InputError) as error:
         prepare(replace(Study(base(device=device), STUDY["space"]), resources=resources), Path("study"))
     assert [word for word in words if word not in str(error.value)] == [], error.value
+
+
+ETA = {"algorithm.eta_g": {"uniform": [0.0, 1.0]}}
+
+
+@pytest.mark.parametrize("name", [None, "TPESampler", "optuna.samplers.NSGAIISampler"])
+def test_a_setting_follows_from_the_number_of_the_trial_and_the_seed(name: str | None):
+    asked = Study(base(), {"algorithm": ALGORITHMS}, searcher=name)
+    drawn = [ask(asked, number) for number in range(6)]
+    assert len({str(values) for values in drawn}) > 3
+    assert ask(asked, 4) == drawn[4]
+    assert [ask(replace(asked, search_seed=1), number) for number in range(6)] != drawn
+    assert learns(asked) == (name is not None)
+
+
+def decisions(scheduler: TrialScheduler, scores: list[float]) -> list[str]:
+    """Returns what a scheduler says to trials that report these scores after round 4, in the order of their numbers."""
+    controller, found = Mock(get_live_trials=set), []
+    for number, score in enumerate(scores):
+        trial = Mock(trial_id=str(number), config={NUMBER: number}, status="RUNNING")
+        scheduler.on_trial_add(controller, trial)
+        result = {Objective().metric: score, "rounds": 4, "training_iteration": 1, "time_total_s": 1.0}
+        found.append(scheduler.on_trial_result(controller, trial, result))
+    return found
+
+
+@pytest.mark.parametrize("name", ["ray.tune.schedulers.ASHAScheduler", "MedianStoppingRule"])
+def test_a_scheduler_of_ray_counts_rounds_and_spares_the_base(name: str):
+    options = {"min_samples_required": 1} if name == "MedianStoppingRule" else {"reduction_factor": 2}
+    asked = Study(base(), ETA, scheduler={"class_path": name, "init_args": options})
+    scheduler = scheduler_of(asked, Objective(), 16, 4)
+    assert scheduler is not None
+    assert decisions(scheduler, [0.0, 0.9, 0.8, 0.1, 0.95])[::2] == ["CONTINUE", "STOP", "CONTINUE"]
+    later = scheduler_of(asked, Objective(), 16, 5)
+    assert later
+    assert set(decisions(later, [0.9, 0.9, 0.1])) == {"CONTINUE"}  # not before its first round
+
+
+@pytest.mark.parametrize(
+    "changes", [{"scheduler": None}, {"second_metric": "traffic/mib"}, {"space": {"algorithm.eta_g": {"grid": [0]}}}]
+)
+def test_no_scheduler_stops_trials_of_a_grid_or_with_two_objectives(changes: dict[str, Any]):
+    asked = replace(Study(base(), ETA, scheduler="ASHAScheduler"), **changes)
+    assert scheduler_of(asked, Objective(), 16, 4) is None
