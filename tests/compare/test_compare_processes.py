@@ -1,4 +1,4 @@
-"""Tests comparisons in real processes: killed and resumed, interrupted, and in parallel in Ray."""
+"""Tests comparisons and other runs in real processes: killed and resumed, interrupted, and in parallel in Ray."""
 
 import contextlib
 import io
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from processes import in_child, left, wait, wait_for, without_clocks
 
+from lit_cfl import load_experiment, run_many
 from lit_cfl.cli.main import main
 from lit_cfl.runs.many import Job
 from lit_cfl.storage.csv_log import read_table
@@ -28,13 +29,10 @@ def start(*algorithms: str) -> list[str]:
 
 def contents(path: Path) -> dict[str, Any]:
     """Reads what a resume must not change: a comparison's tables and results, without the times."""
-    found: dict[str, Any] = {}
-    for file in sorted(path.rglob("*.csv")):
-        found[str(file.relative_to(path))] = [
-            {key: value for key, value in without_clocks(row).items() if key != "seconds"} for row in read_table(file)
-        ]
-    lines = (path / "results.md").read_text().splitlines()
-    return found | {"results.md": [line.rpartition(" | ")[0] or line for line in lines]}
+    return {
+        str(file.relative_to(path)): [without_clocks(row) | {"seconds": None} for row in read_table(file)]
+        for file in path.rglob("*.csv")
+    }
 
 
 @pytest.fixture(scope="module")
@@ -47,24 +45,19 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.nightly
-def test_an_interrupted_comparison_names_the_command_to_resume(whole: Path, output: Path):
+def test_a_comparison_in_use_is_refused_and_an_interrupted_one_names_the_command_to_resume(
+    whole: Path, output: Path, capsys: pytest.CaptureFixture[str]
+):
     child = in_child([*start("FedAvg", "IFCA"), "--num_cpus", "1", "--checkpoint.every_seconds", "60"])
     wait_for(Path("c/IFCA/seed-1/metrics.csv"), "\n3,")
+    assert main(["compare", "--resume", "c", "--num_cpus", "1"]) == 2
+    assert f"in use by process {child}" in capsys.readouterr().err
     os.kill(child, signal.SIGTERM)
     assert wait(child) == 128 + signal.SIGTERM
     assert "Resume with: lit-cfl compare --resume c\n" in output.read_text()
     assert Path("c/IFCA/seed-1/checkpoint.pt").exists()
     assert main(["compare", "--resume", "c", "--num_cpus", "1"]) == 0
     assert contents(Path("c")) == contents(whole)
-
-
-def test_two_processes_cannot_work_on_one_comparison(output: Path, capsys: pytest.CaptureFixture[str]):
-    child = in_child([*start("FedAvg", "IFCA"), "--num_cpus", "1", "--rounds", "200"])
-    wait_for(Path("c/FedAvg/seed-1/metrics.csv"), "\n1,")
-    assert main(["compare", "--resume", "c", "--num_cpus", "1"]) == 2
-    assert f"in use by process {child}" in capsys.readouterr().err
-    os.kill(child, signal.SIGKILL)
-    wait(child)
 
 
 @pytest.mark.ray
@@ -86,21 +79,12 @@ def test_in_ray_killed_and_resumed_it_is_the_same_to_the_bit(
     assert left(mark) == []  # checked last, to give Ray's agents of the killed command time to end
 
 
-def test_a_worker_that_dies_is_a_failed_run():
-    ray = pytest.importorskip("ray")
-    from lit_cfl.runs.many import outcome_of
-
-    assert outcome_of(ray.exceptions.WorkerCrashedError()) == (
-        "its process died (WorkerCrashedError); if memory is short, give a smaller --num_cpus",
-        [],
-    )
-
-
 def test_what_a_worker_has_to_say_comes_with_its_outcome(
     pictures: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    pytest.importorskip("ray")
-    from lit_cfl.runs.many import in_worker
+    from ray.exceptions import WorkerCrashedError
+
+    from lit_cfl.runs.many import in_worker, outcome_of
 
     monkeypatch.chdir(tmp_path)
     words = [*start("FedAvg"), "--seeds", "1", "--rounds", "1", "--pictures.formats", "[png]", "--num_cpus", "1"]
@@ -112,3 +96,52 @@ def test_what_a_worker_has_to_say_comes_with_its_outcome(
     error, notices = in_worker(Job(Path("c"), "FedAvg", 1, 1))
     assert error == f"{folder}/pictures could not be written (File exists)"
     assert [" cannot be drawn and is left out (SaveError" in notice for notice in notices] == [True]
+    assert outcome_of(WorkerCrashedError())[0].startswith("its process died (WorkerCrashedError); ")
+
+
+SMALL = ["--data.num_clients", "8", "--cohort_size", "2", "--rounds", "2", "--local.epochs", "1"]
+SMALL += ["--pictures.formats", "[]", "--algorithm", "FedAvg"]
+
+
+def test_every_seed_runs_once_in_its_folder_and_failures_are_returned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    good = load_experiment("quickstart", [*SMALL, "--seed", "3"])
+    two = load_experiment(good.to_dict(), ["--seeds", "[3, 4]", "--task.optimizer.lr", "0.2"])
+    bad = load_experiment("quickstart", [*SMALL, "--seed", "3", "--cohort_size", "99"])
+    runs = {tmp_path / "slow": good, tmp_path / "fast": two, tmp_path / "wild": bad}
+    ended: list[Path] = []
+
+    def note(directory: Path) -> str:
+        ended.append(directory)
+        return f"is number {len(ended)}"
+
+    failed = run_many(runs, num_cpus=1, ended=note)
+    assert ended == [tmp_path / "slow" / "seed-3", tmp_path / "fast" / "seed-3", tmp_path / "fast" / "seed-4"]
+    assert list(failed) == [tmp_path / "wild" / "seed-3"]
+    assert "99" in failed[tmp_path / "wild" / "seed-3"]
+    assert "fast seed 4  is number 3" in capsys.readouterr().out
+    assert two.rounds == 2  # run_many ran its seeds separately, but did not change the given experiment
+    losses = [read_table(directory / "metrics.csv")[-1]["train/loss"] for directory in ended]
+    assert len(set(losses)) == 3
+    assert load_experiment(str(tmp_path / "slow" / "config.yaml")).to_dict()["plan"]["threads"] == 1
+
+    written = {directory: (directory / "summary.json").stat().st_mtime_ns for directory in ended}
+    del runs[tmp_path / "wild"]
+    assert run_many(runs, num_cpus=1) == {}
+    assert {directory: (directory / "summary.json").stat().st_mtime_ns for directory in ended} == written
+
+
+@pytest.mark.ray
+def test_runs_side_by_side_have_the_same_bits_and_are_told_apart(
+    tmp_path: Path, cluster: None, capsys: pytest.CaptureFixture[str]
+):
+    experiment = load_experiment("quickstart", [*SMALL, "--seeds", "[3, 4]"])
+    folders = [tmp_path / name for name in ("a/same", "b/same", "after")]
+    assert run_many(dict.fromkeys(folders[:2], experiment), num_cpus=2) == {}
+    shown = capsys.readouterr().out
+    assert [f"{name}/same seed {seed}" in shown for name in "ab" for seed in (3, 4)] == [True] * 4
+    assert run_many({folders[2]: experiment}, num_cpus=1) == {}
+    for seed in (3, 4):
+        one, two, after = (read_table(folder / f"seed-{seed}" / "metrics.csv") for folder in folders)
+        assert list(map(without_clocks, one)) == list(map(without_clocks, after)) == list(map(without_clocks, two))

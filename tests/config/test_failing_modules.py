@@ -54,19 +54,17 @@ def test_an_error_in_training_names_the_client_and_the_round(
     assert notes == [f"It was raised in round 2, while client {client} was trained."]
 
 
-@pytest.mark.parametrize(
-    ("module", "algorithm", "notes"),
-    [
-        (
-            "own_scored",
-            "FedAvg",
-            ["while model 0 of the clients 0, 1, 2, 3 on test data was scored", "in the evaluation of round 1"],
-        ),
-        ("own_losses", "IFCA", ["in round 1, in losses on the clients 0, 1, 2, 3"]),
-    ],
-)
+WHERE = {
+    "FedAvg": ["while model 0 of the clients 0, 1, 2, 3 on test data was scored", "in the evaluation of round 1"],
+    "IFCA": ["in round 1, in losses on the clients 0, 1, 2, 3"],
+}
+
+
+@pytest.mark.parametrize("algorithm", WHERE)
 def test_an_error_in_scoring_names_the_round_the_split_and_whose_model_it_was(
-    module: str, algorithm: str, notes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    module = f"own_scored_{algorithm}"
     options = f"{FEW} --task {module}.Scored --algorithm {algorithm}"
-    assert notes_of(tmp_path, module, SCORED, options, monkeypatch) == [f"It was raised {note}." for note in notes]
+    notes = notes_of(tmp_path, module, SCORED, options, monkeypatch)
+    assert notes == [f"It was raised {note}." for note in WHERE[algorithm]]

@@ -1,5 +1,6 @@
 """Runs the commands and code of pages in an empty folder: they work, and print what the page says."""
 
+import json
 import re
 import runpy
 import shlex
@@ -18,8 +19,8 @@ from sklearn.datasets import load_digits
 from lit_cfl import load_run
 from lit_cfl.cli.main import main
 from lit_cfl.config.parser import parse_run
-from lit_cfl.config.variants import base_config, load_experiment
-from lit_cfl.runs.run import run as run_experiment
+from lit_cfl.config.variants import load_experiment
+from lit_cfl.scores import read_scores
 from lit_cfl.storage import read_table
 from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tune.space_file import parse_space
@@ -60,10 +61,9 @@ def last_row(path: str) -> dict[str, Any]:
 def require_same(said: str, printed: str) -> None:
     """Compares each line of a page with what was printed; the last digit after a decimal point may differ by one."""
     decimal = re.compile(r"\d+\.\d+")
-    rows = {tuple(decimal.sub("x", line).split()): line for line in printed.splitlines()}
+    rows = {tuple(decimal.sub("x", line).split()): decimal.findall(line) for line in printed.splitlines()}
     for line in said.splitlines():
-        found = rows[tuple(decimal.sub("x", line).split())]
-        for number, other in zip(decimal.findall(line), decimal.findall(found), strict=True):
+        for number, other in zip(decimal.findall(line), rows[tuple(decimal.sub("x", line).split())], strict=True):
             assert float(number) == pytest.approx(float(other), abs=1.1 / 10 ** len(number.partition(".")[2])), printed
 
 
@@ -114,6 +114,38 @@ def test_readme_prints_exactly_the_two_commands_that_ci_runs():
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("page", ["own_algorithm", "own_model", "own_data"])
+def test_commands_of_a_page_on_own_code_learn(page: str):
+    for number, command in enumerate(unpack(page)):
+        run(command, "--baseline", "null", "--run_dir", f"run{number}", *NO_PICTURES)
+        score = read_scores(json.loads(Path(f"run{number}/summary.json").read_text()))[0]
+        first, *_, last = (row[f"test/weighted_{score.name}"] for row in read_table(Path(f"run{number}/metrics.csv")))
+        assert score.better(last, first)
+
+
+@pytest.mark.parametrize(
+    ("page", "config", "score"),
+    [
+        ("own_data", "sensors", "accuracy"),
+        pytest.param("own_model", "loads", "mae", marks=pytest.mark.nightly),
+        pytest.param("own_model", "talk", "perplexity", marks=pytest.mark.nightly),
+    ],
+)
+def test_clusters_of_own_data_and_tasks_are_found_and_pay(page: str, config: str, score: str):
+    (command,) = [command for command in unpack(page) if command.endswith(f" {config}.yaml")]
+    run(command, "--run_dir", "run", *NO_PICTURES)
+    ours, fedavg = (last_row(path)[f"test/weighted_{score}"] for path in ("run", "run/baseline"))
+    assert last_row("run")["clusters/ari"] == 1
+    assert ours > fedavg + 0.1 if score == "accuracy" else ours < 0.6 * fedavg
+
+
+def test_own_algorithm_keeps_the_contract():
+    unpack("own_algorithm")
+    (check,) = [code for code in blocks("own_algorithm", "python") if "check_algorithm" in code]
+    execute(check, {"__name__": "a_script"})
+
+
+@pytest.mark.nightly
 def test_commands_of_the_readme_run_in_their_order():
     for command in commands("../README"):
         if command.startswith("lit-cfl "):
@@ -135,14 +167,13 @@ def test_a_table_of_ones_own_runs_by_the_file_of_the_readme():
 
 
 @pytest.mark.nightly
-def test_quickstart_finds_its_clusters_under_five_seeds(folder: Path):
+def test_quickstart_finds_its_clusters_under_five_seeds():
     aris, gains = [], []
     for seed in range(5):
-        found = run_experiment(
-            parse_run(["--config", "quickstart", "--seed", str(seed)]).experiment, folder / str(seed)
-        )
-        aris.append(found.summary["clusters/ari"])
-        gains.append(found.summary["test/weighted_accuracy"] - found.baseline.summary["test/weighted_accuracy"])
+        run(f"lit-cfl run --config quickstart --seed {seed} --run_dir run{seed}", *NO_PICTURES)
+        ours, fedavg = last_row(f"run{seed}"), last_row(f"run{seed}/baseline")
+        aris.append(ours["clusters/ari"])
+        gains.append(ours["test/weighted_accuracy"] - fedavg["test/weighted_accuracy"])
     assert fmean(aris) >= 0.95
     assert fmean(gains) >= 0.15
 
@@ -169,12 +200,6 @@ def test_clusters_of_data_in_files_pay():
         assert ours["clusters/ari"] == (1 if number == 2 else None)  # only the arrays have true clusters
 
 
-def test_images_of_the_hub_are_described_by_existing_options():
-    unpack("data_files")
-    data = parse_run(["--config", "visits.yaml", "--config", "images.yaml"]).experiment.data
-    assert (data.source, data.inputs, data.images.mode) == ("ylecun/mnist", ["image"], "L")
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("base", ["own", "transformers"])
 def test_clusters_train_adapters_of_2_026_parameters_in_one_frozen_transformer(
@@ -198,13 +223,8 @@ def test_clusters_train_adapters_of_2_026_parameters_in_one_frozen_transformer(
     assert last["traffic/round_mib"] == pytest.approx(2 * 10 * 2_026 * 4 / 2**20)  # sent to and from 10 clients
     one, other = (load_run("run").module(number) for number in (0, 1))
     trained = {name for name, tensor in one.named_parameters() if tensor.requires_grad}
-    assert sum(one.get_parameter(name).numel() for name in trained) == 2_026
     same = {name for name, tensor in one.state_dict().items() if torch.equal(tensor, other.state_dict()[name])}
     assert same == set(one.state_dict()) - trained
-    if base == "own":
-        frozen = torch.load("base.pt", weights_only=True)
-        torch.save(frozen | {"positions": frozen["positions"] + 1}, "base.pt")
-        assert main(["run", "--resume", "run", "--rounds", "21"]) == 2
 
 
 @pytest.mark.nightly
@@ -223,13 +243,11 @@ def test_recipe_over_the_quickstart_runs(block: str):
 
 
 def test_options_of_schedules_server_optimizers_and_personal_layers_can_be_searched():
-    base, (study,) = base_config("quickstart"), [block for block in blocks("recipes", "yaml") if "space" in block]
-    optimizer = base["task"]["init_args"]["optimizer"]
-    for name, part in parse_yaml(RECIPES[-1]).items():
-        base[name] = {**base[name], **part} if name == "local" else part
-    base["task"]["init_args"]["optimizer"] = optimizer
+    (study,) = [parse_yaml(block) for block in blocks("recipes", "yaml") if "space" in block]
+    Path("recipe.yaml").write_text(RECIPES[-1])
+    base = parse_run(["--config", "quickstart", "--config", "recipe.yaml"]).experiment.to_dict()
     values = {"local.lr_schedule.gamma": 0.9, "server.lr": 0.5, "personal": ["linear[-1]"]}
-    options = load_experiment(base, parse_space(parse_yaml(study)["space"]).words(values)).to_dict()
+    options = load_experiment(base, parse_space(study["space"]).words(values)).to_dict()
     assert options["local"]["lr_schedule"]["init_args"]["gamma"] == 0.9
     assert options["personal"] == ["linear[-1]"]
     assert options["server"]["init_args"] | {"lr": 0.5, "momentum": 0.9} == options["server"]["init_args"]

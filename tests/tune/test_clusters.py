@@ -1,7 +1,6 @@
 """Tests configs/cluster/ and a cluster of two nodes on this machine: real processes, a token, a killed node."""
 
 import contextlib
-import csv
 import json
 import os
 import re
@@ -11,24 +10,25 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
-from studies import base, study_file
+from processes import without_clocks
+from studies import SLOW, base, study_file
 
 from lit_cfl.cli.main import main
 from lit_cfl.errors import InputError
+from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tune.cluster import require_shared_folder
 
 FOLDER = Path(__file__).parents[2] / "configs" / "cluster"
 DOCS = Path(__file__).parents[2] / "docs" / "clusters.md"
-SLOW = {"class_path": "own_slow.Slow", "init_args": {"rate": 0.0, "pause": 0.0}}
 
 
 def ray_cluster_files() -> list[str]:
@@ -88,29 +88,22 @@ def test_every_file_for_clusters_is_explained():
     assert [path.name for path in FOLDER.iterdir() if f"configs/cluster/{path.name}" not in text] == []
 
 
+def fake_ray(blind: str) -> SimpleNamespace:
+    """Answers `os.path.isdir` of four nodes, the last of which is dead; the blind ones do not see a folder."""
+    nodes = [{"NodeID": 56 * ip, "NodeManagerAddress": ip, "Alive": ip != "d"} for ip in "abcd"]
+
+    def options(scheduling_strategy: Any) -> SimpleNamespace:
+        return SimpleNamespace(remote=lambda path: scheduling_strategy.node_id[0] not in blind)
+
+    look = SimpleNamespace(options=options)
+    return SimpleNamespace(nodes=lambda: nodes, remote=lambda **_: lambda _: look, get=list)
+
+
 def test_nodes_that_do_not_see_the_study_directory_are_named(monkeypatch: pytest.MonkeyPatch):
-    ray = SimpleNamespace(
-        nodes=lambda: [
-            {"NodeID": 56 * ip, "NodeManagerAddress": ip, "Alive": ip != "d"} for ip in ("a", "b", "c", "d")
-        ],
-        remote=lambda **options: (
-            lambda look: SimpleNamespace(
-                options=lambda scheduling_strategy: SimpleNamespace(
-                    remote=lambda path: (look, path, scheduling_strategy.node_id)
-                )
-            )
-        ),
-        get=lambda found: [
-            sees[node[0]] for look, path, node in found if look is os.path.isdir and path == "/studies/x"
-        ],
-    )
-    monkeypatch.setattr("lit_cfl.tune.cluster.ray", ray)
-    sees = {"a": True, "b": True, "c": True}
+    monkeypatch.setattr("lit_cfl.tune.cluster.ray", fake_ray("d"))
     require_shared_folder("/studies/x")
-    sees |= {"b": False, "c": False}
-    with pytest.raises(
-        InputError, match=r"/studies/x does not exist on b, c: .* give a --study_dir on a file system that"
-    ):
+    monkeypatch.setattr("lit_cfl.tune.cluster.ray", fake_ray("bc"))
+    with pytest.raises(InputError, match=r"/studies/x does not exist on b, c: .*--study_dir"):
         require_shared_folder("/studies/x")
 
 
@@ -129,17 +122,6 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-def end(mark: str) -> None:
-    """Ends the marked processes by their ids."""
-    for signum, seconds in ((signal.SIGTERM, 10), (signal.SIGKILL, 10)):
-        deadline = time.monotonic() + seconds
-        for pid in marked(mark):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signum)
-        while marked(mark) and time.monotonic() < deadline:
-            time.sleep(0.2)
-
-
 def wait_until(condition: Callable[[], object], what: str, seconds: float = 240) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
@@ -147,111 +129,87 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = 240)
         time.sleep(0.2)
 
 
+SCONTROL = "#!/bin/sh\nprintf 'one\\ntwo\\n'\n"
+# as `srun`, but on this machine, where two nodes need ports and folders of their own
+SRUN = """#!/bin/sh
+for word in "$@"; do case $word in --nodelist=*) export LITCFL_TEST_NODE="${word#*=}" ;; esac; done
+while [ "${1#--}" != "$1" ]; do shift; done
+[ "$1" = hostname ] && { echo 127.0.0.1; exit; }
+eval "exec \\"\\$@\\" \\$OPTIONS_$LITCFL_TEST_NODE"
+"""
+
+
 @dataclass
-class Cluster:
-    """Cluster of a head node and a second node, with one core each."""
+class Slurm:
+    """Runs commands by `slurm.sh` in a folder, on a cluster of two nodes with one core each."""
 
     folder: Path
-    port: int
     dashboard: int
+    mark: str
     environment: dict[str, str]
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.dashboard}"
-
-    def node(self, name: str) -> str:
-        return f"LITCFL_TEST_NODE={name}-{self.port}"
-
-    def start(self, name: str, *words: str) -> None:
-        key, _, value = self.node(name).partition("=")
-        ports = ["--dashboard-agent-listen-port", str(free_port())]
-        ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
-        limits = ["--num-cpus=1", "--object-store-memory=80000000"]
-        with (self.folder / f"{name}.log").open("w") as log:
-            subprocess.Popen(
-                [*ray, *limits, *ports, *words],
-                env=self.environment | {key: value},
-                stdout=log,
-                stderr=log,
-                cwd=self.folder,
-                start_new_session=True,
-            )
-
-    def begin(self, words: list[str], folder: Path) -> subprocess.Popen[str]:
-        """Starts `python WORDS` with the cluster's token."""
-        return subprocess.Popen(
-            [sys.executable, *words],
-            env=self.environment,
-            cwd=folder,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-
-    def run(self, words: list[str], folder: Path) -> tuple[int, str]:
-        """Runs `python WORDS`; returns its exit code and output."""
-        process = self.begin(words, folder)
-        output, _ = process.communicate(timeout=500)
-        return process.returncode, output
+    def begin(self, *words: str) -> subprocess.Popen[str]:
+        command, pipe = ["bash", str(FOLDER / "slurm.sh"), *words], subprocess.PIPE
+        folder, environment = self.folder, self.environment
+        return subprocess.Popen(command, env=environment, cwd=folder, text=True, stdout=pipe, stderr=subprocess.STDOUT)
 
 
-@pytest.fixture(scope="module")
-def token_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    short = Path(tempfile.mkdtemp(prefix="lc"))  # Ray's sockets need a short path
-    folder = tmp_path_factory.mktemp("cluster")
-    (folder / "home").mkdir()
+@pytest.fixture
+def slurm(tmp_path: Path) -> Iterator[Slurm]:
+    for name, text in (("scontrol", SCONTROL), ("srun", SRUN)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    number, limit = str(secrets.randbelow(10_000)), "--object-store-memory=80000000 --dashboard-agent-listen-port"
+    dashboard, head = free_port(), f"--ray-client-server-port={free_port()} --dashboard-port"
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")} | {
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": secrets.token_hex(32),
-        "RAY_TMPDIR": str(short),
-        "GATED_LOG": str(folder / "log.txt"),
-        "GATE": str(folder / "gate"),
-        "HOME": str(folder / "home"),
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "LITCFL_TEST_SLURM": str(tmp_path),
+        "SLURM_JOB_ID": number,
+        "SLURM_JOB_NODELIST": "n[1-2]",
+        "SLURM_CPUS_PER_TASK": "1",
+        "LITCFL_HEAD_IP": "127.0.0.1",  # both nodes run on this machine
+        "OPTIONS_one": f"{limit}={free_port()} {head}={dashboard}",
+        "OPTIONS_two": f"{limit}={free_port()}",
     }
-    found = Cluster(folder, free_port(), free_port(), environment)
-    dashboard = [f"--dashboard-port={found.dashboard}", f"--ray-client-server-port={free_port()}"]
-    try:
-        found.start("head", "--head", f"--port={found.port}", *dashboard)
-        wait_until(lambda: "Ray runtime started" in (folder / "head.log").read_text(), "the head")
-        found.start(
-            "second", f"--address=127.0.0.1:{found.port}", f"--temp-dir={short}/second"
-        )  # as on its own machine
-        wait_until(lambda: "Ray runtime started" in (folder / "second.log").read_text(), "the second node")
-        yield found
-    finally:
-        for name in ("second", "head"):
-            end(found.node(name))
-        shutil.rmtree(short, ignore_errors=True)
-
-
-def experiment_file(folder: Path, **changes: object) -> str:
-    shutil.copy(Path(__file__).parents[1].joinpath("helpers", "own_slow.py"), folder)
-    path = folder / "mine.yaml"
-    path.write_text(yaml.safe_dump(base(name="mine", algorithm=SLOW) | changes))
-    return str(path)
-
-
-def numbers(path: Path) -> list[dict[str, str]]:
-    with (path / "metrics.csv").open() as file:
-        return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in csv.DictReader(file)]
+    shutil.copy(Path(__file__).parents[1] / "helpers" / "own_slow.py", tmp_path)
+    mark = f"LITCFL_TEST_SLURM={tmp_path}"
+    yield Slurm(tmp_path, dashboard, mark, environment)
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        for pid in marked(mark):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signum)
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: marked(mark) == [], "the processes to end", 10)
+    shutil.rmtree(f"/tmp/ray-{number}", ignore_errors=True)  # noqa: S108  # the script's own
 
 
 @pytest.mark.nightly
-def test_a_launched_run_gives_what_it_gives_here(token_cluster: Cluster, tmp_path: Path):
-    config = experiment_file(tmp_path)
-    words = ["--config", config, "--rounds", "3"]
-    there = ["--address", token_cluster.url, "--remote_dir", str(tmp_path / "jobs"), "--run_dir", "there"]
-    code, said = token_cluster.run(["-m", "lit_cfl", "launch", *words, *there], tmp_path)
-    assert code == 0, said
+def test_the_slurm_script_ends_with_its_command_and_leaves_nothing(slurm: Slurm):
+    script = slurm.begin("list", "nonsense")
+    said, _ = script.communicate(timeout=120)
+    assert script.returncode == 2, said  # the exit code of the command itself
+    assert said.count("Ray runtime started") == 2
+    assert "invalid choice: 'nonsense'" in said
+    wait_until(lambda: marked(slurm.mark) == [], "its processes to end", 20)
+
+
+@pytest.mark.nightly
+def test_a_launched_run_gives_what_it_gives_here(slurm: Slurm, tmp_path: Path):
+    config = tmp_path / "mine.yaml"
+    config.write_text(yaml.safe_dump(base(name="mine", algorithm=SLOW)))
+    words = ["--config", str(config), "--rounds", "3"]
+    there = ["--address", f"http://127.0.0.1:{slurm.dashboard}", "--remote_dir", str(tmp_path / "jobs")]
+    script = slurm.begin("launch", *words, *there, "--run_dir", "there")
+    said, _ = script.communicate(timeout=300)
+    assert script.returncode == 0, said
     assert "round 3/3" in said
     assert main(["run", *words, "--run_dir", str(tmp_path / "here")]) == 0
     (job,) = (tmp_path / "jobs").iterdir()
-    assert numbers(job) == numbers(tmp_path / "here")
+    ours, theirs = (read_table(path / "metrics.csv") for path in (tmp_path / "here", job))
+    assert list(map(without_clocks, ours)) == list(map(without_clocks, theirs))
     assert (tmp_path / "there" / "summary.json").read_text() == (job / "summary.json").read_text()
-    code_there = yaml.safe_load((job / "config.yaml").read_text())["code"]
-    assert [path for path in code_there if path == str(tmp_path)] == []  # the job used the code that was sent
+    # the job used the code that was sent
+    assert str(tmp_path) not in yaml.safe_load((job / "config.yaml").read_text())["code"]
 
 
 GATED = """
@@ -266,18 +224,22 @@ class Gated(FedAvg):
     rate: float = 0.0
 
     def round(self, state, cohort, work, rng):
-        while work.round == 2 and not Path(os.environ["GATE"]).exists():
+        folder = Path(os.environ["LITCFL_TEST_SLURM"])
+        while work.round == 2 and not (folder / "gate").exists():
             time.sleep(0.1)
-        with open(os.environ["GATED_LOG"], "a") as file:
-            file.write(f"{os.environ['LITCFL_TEST_NODE'].partition('-')[0]} {self.rate} {work.round} {os.getpid()}\\n")
+        with (folder / "log.txt").open("a") as file:
+            file.write(f"{os.environ['LITCFL_TEST_NODE']} {self.rate} {work.round} {os.getpid()}\\n")
         return super().round(state, cohort, work, rng)
 """
 
 
 @pytest.mark.nightly
-def test_a_study_over_two_nodes_survives_the_death_of_one(token_cluster: Cluster, tmp_path: Path):
-    log = Path(token_cluster.environment["GATED_LOG"])
-    log.unlink(missing_ok=True)
+def test_a_study_over_two_nodes_survives_the_death_of_one(slurm: Slurm, tmp_path: Path):
+    def rounds() -> list[list[str]]:
+        """Returns the lines of the log: node, rate, round, process."""
+        log = tmp_path / "log.txt"
+        return [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+
     (tmp_path / "gated.py").write_text(GATED)
     study_file(
         tmp_path,
@@ -286,70 +248,22 @@ def test_a_study_over_two_nodes_survives_the_death_of_one(token_cluster: Cluster
         space={"algorithm.rate": {"uniform": [0.0, 1.0]}},
         limits={"trials": 4},
     )
-    words = ["tune", "--config", "study-to-run.yaml", "--study_dir", "study"]
-    study = token_cluster.begin(["-m", "lit_cfl", *words, "--ray.address", f"127.0.0.1:{token_cluster.port}"], tmp_path)
-    wait_until(lambda: log.exists() and len(log.read_text().splitlines()) == 4, "two rounds on each node")
-    rounds = [line.split() for line in log.read_text().splitlines()]
-    ((lost, process),) = {(rate, pid) for node, rate, _, pid in rounds if node == "second"}
-    (raylet,) = [
-        pid for pid in marked(token_cluster.node("second")) if Path(f"/proc/{pid}/exe").resolve().name == "raylet"
-    ]
+    script = slurm.begin("tune", "--config", "study-to-run.yaml", "--study_dir", "study")
+    wait_until(lambda: len(rounds()) == 4, "two rounds on each node")
+    ((lost, process),) = {(rate, pid) for node, rate, _, pid in rounds() if node == "two"}
+    on_two = set(marked(slurm.mark)) & set(marked("LITCFL_TEST_NODE=two"))
+    (raylet,) = [pid for pid in on_two if Path(f"/proc/{pid}/exe").resolve().name == "raylet"]
     os.kill(raylet, signal.SIGKILL)
     wait_until(lambda: not Path(f"/proc/{process}").exists(), "the trial on the second node to die with it")
-    Path(token_cluster.environment["GATE"]).touch()
-    output, _ = study.communicate(timeout=200)
-    assert study.returncode == 0, output
-    assert "4 trials: 4 finished, 0 stopped early, 0 failed" in output
-    with (tmp_path / "study" / "trials.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["status"], row["rounds"]) for row in rows] == [("finished", "4")] * 4
-    rounds = [line.split() for line in log.read_text().splitlines()]
-    by_node = [(node, number) for node, rate, number, _ in rounds if rate == lost]
-    # the trials continued from their last checkpoint
-    assert by_node == [("second", "0"), ("second", "1"), ("head", "2"), ("head", "3")]
+    (tmp_path / "gate").touch()
+    said, _ = script.communicate(timeout=200)
+    assert script.returncode == 0, said
+    assert "4 trials: 4 finished, 0 stopped early, 0 failed" in said
+    rows = read_table(tmp_path / "study" / "trials.csv", text=("trial_id",))
+    assert [(row["status"], row["rounds"]) for row in rows] == [("finished", 4)] * 4
+    # the trial continued from its last checkpoint
+    by_node = [(node, number) for node, rate, number, _ in rounds() if rate == lost]
+    assert by_node == [("two", "0"), ("two", "1"), ("one", "2"), ("one", "3")]
     for row in rows:
         summary = json.loads((tmp_path / "study" / "trials" / row["trial_id"] / "summary.json").read_text())
-        assert float(row["val/weighted_accuracy"]) == summary["val/weighted_accuracy"]
-
-
-SCONTROL = "#!/bin/sh\nprintf 'one\\ntwo\\n'\n"
-SRUN = """#!/bin/sh
-while [ "${1#--}" != "$1" ]; do shift; done
-[ "$1" = hostname ] && { echo 127.0.0.1; exit; }
-exec "$@"
-"""
-
-
-@pytest.mark.nightly
-def test_the_slurm_script_starts_a_cluster_runs_its_command_and_leaves_nothing(tmp_path: Path):
-    for name, text in (("scontrol", SCONTROL), ("srun", SRUN)):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
-    mark = f"LITCFL_TEST_SLURM={tmp_path}"
-    number = str(secrets.randbelow(10_000))
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")} | {
-        "PATH": f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "LITCFL_TEST_SLURM": str(tmp_path),
-        "SLURM_JOB_ID": number,
-        "SLURM_JOB_NODELIST": "n[1-2]",
-        "SLURM_CPUS_PER_TASK": "1",
-        "LITCFL_HEAD_IP": "127.0.0.1",  # both nodes run on this machine
-    }
-    try:
-        done = subprocess.run(
-            ["bash", str(FOLDER / "slurm.sh"), "list", "nonsense"],
-            env=environment,
-            cwd=tmp_path,
-            timeout=120,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        said = done.stdout + done.stderr
-        assert done.returncode == 2, said  # the exit code of the command itself
-        assert said.count("Ray runtime started") == 2
-        assert "invalid choice: 'nonsense'" in said
-        wait_until(lambda: marked(mark) == [], "its processes to end", 20)
-    finally:
-        end(mark)
-        shutil.rmtree(f"/tmp/ray-{number}", ignore_errors=True)  # noqa: S108  # the script's own
+        assert row["val/weighted_accuracy"] == summary["val/weighted_accuracy"]

@@ -1,12 +1,13 @@
-"""Tests `lit_cfl.tune(...)` in Python: it does the same as the command, and returns pandas tables."""
+"""Tests `lit_cfl.tune(...)` in Python, which returns pandas tables, and `lit-cfl tune --dry-run`."""
 
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from studies import STUDY
+from studies import ALGORITHMS, STUDY, study_file
 
 import lit_cfl
+from lit_cfl.cli.main import main
 from lit_cfl.errors import InputError
 from lit_cfl.storage.yaml_files import parse_yaml
 
@@ -33,34 +34,18 @@ def test_content_of_a_study_is_searched_and_its_tables_come_back():
     assert found.best["val/weighted_accuracy"] == found.trials["val/weighted_accuracy"].max()
     assert found.repeated is not None
     assert {run["seed"] for run in found.repeated.runs} == {1, 2}
-    assert any("2 trials of 4 rounds" in line for line in lines)
     recorded = parse_yaml(Path("study/study.yaml").read_text())
     assert [folder for folder in recorded["base"]["code"] if "lit-cfl-" in folder] == []
     again = lit_cfl.tune(resume="study", say=lines.append)
     pd.testing.assert_frame_equal(again.trials, found.trials)
 
 
-@pytest.mark.nightly
-@pytest.mark.ray
-@pytest.mark.usefixtures("cluster")
-def test_study_is_judged_by_a_score_after_fine_tuning():
-    study = STUDY | {"metric": "val/tuned_accuracy"}
-    with pytest.raises(InputError, match=r"metric is 'val/tuned_accuracy', but evaluation\.fine_tune is null"):
-        lit_cfl.tune(study, study_dir="study")
-    base = STUDY["base"] | {"evaluation": {"fine_tune": {"length": 2, "unit": "steps"}}}
-    found = lit_cfl.tune(study | {"base": base}, ["--limits.trials", "2"], study_dir="study", say=lambda line: None)
-    assert found.best is not None
-    assert found.best["val/tuned_accuracy"] == found.trials["val/tuned_accuracy"].max()
-    assert found.trials["val/tuned_accuracy"].notna().any()
-
-
 @pytest.mark.parametrize(
     ("study", "words", "expected"),
     [
         (STUDY, ["--dry-run"], "--dry-run is for the command"),
-        (STUDY["base"], [], "this content is an experiment, not a study"),
-        ("quickstart", [], "is an experiment, not a study"),
-        (None, ["--resume", "nothere"], "nothere"),
+        (STUDY["base"], [], "is an experiment, not a study"),
+        (STUDY | {"metric": "val/tuned_accuracy"}, [], "val/tuned_accuracy.*evaluation.fine_tune"),
     ],
 )
 def test_what_the_command_refuses_is_refused(study, words: list[str], expected: str):
@@ -68,7 +53,19 @@ def test_what_the_command_refuses_is_refused(study, words: list[str], expected: 
         lit_cfl.tune(study, words)
 
 
-def test_a_study_is_not_resumed_with_another_content():
-    Path("study").mkdir()
-    with pytest.raises(InputError, match="--resume continues the study unchanged; leave out the study "):
-        lit_cfl.tune(STUDY, resume="study")
+def test_a_dry_run_has_a_line_per_corner_and_point_and_writes_nothing(capsys: pytest.CaptureFixture[str]):
+    points = [{"algorithm": "IFCA", "IFCA.num_clusters": 3}]
+    study = study_file(Path(), space={"algorithm": ALGORITHMS}, points=points, seeds=[3, 4], num_repeats=5)
+    assert main(["tune", "--config", str(study), "--dry-run"]) == 0
+    first, then, _, *corners = capsys.readouterr().out.splitlines()
+    assert first.startswith("3 trials of 4 rounds under the seeds 3, 4 each, over algorithm, IFCA.num_clusters, FedG")
+    assert then == "At the end: the best and the default setting on 5 new seeds."
+    assert corners == [
+        "  IFCA: algorithm = IFCA, IFCA.num_clusters = 2",
+        "  IFCA: algorithm = IFCA, IFCA.num_clusters = 3",
+        *(
+            f"  FedGroup: algorithm = FedGroup, FedGroup.eta_g = {rate:g}, FedGroup.num_clusters = {number}"
+            for rate, number in ((0.001, 2), (0.1, 2), (0.001, 3))
+        ),
+    ]
+    assert [file.name for file in Path().iterdir()] == ["study-to-run.yaml"]

@@ -1,4 +1,4 @@
-"""Tests what a study writes and prints about its trials."""
+"""Tests by which objective a study judges its trials, and what it writes about them."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,22 +7,31 @@ from typing import Any
 import pytest
 import yaml
 from golden_cases import searched_study, study_files
-from optuna.trial import TrialState, create_trial
+from optuna.trial import create_trial
 from studies import ALGORITHMS, base
 
 from lit_cfl.config.variants import base_config, build
 from lit_cfl.errors import InputError
 from lit_cfl.runs.run import FinishedRun
-from lit_cfl.storage.csv_log import read_frame, read_table
+from lit_cfl.scores import Score
+from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tune import trial
 from lit_cfl.tune.check import PreparedStudy
-from lit_cfl.tune.journal import NUMBER, REPEATS, RESULT, Journal
+from lit_cfl.tune.journal import NUMBER, RESULT, Journal
 from lit_cfl.tune.objective import TRAFFIC, Objective
-from lit_cfl.tune.result import StudyFiles, describe_end
+from lit_cfl.tune.result import StudyFiles
 from lit_cfl.tune.study import Resources, Study
 from lit_cfl.tune.trial import TrialJob
 
 METRIC = "val/weighted_accuracy"
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Collects what a trial reports to Ray."""
+    reports: list[dict[str, Any]] = []
+    monkeypatch.setattr(trial.ray_tune, "report", reports.append)
+    return reports
 
 
 @pytest.fixture
@@ -33,57 +42,6 @@ def job(tmp_path: Path) -> TrialJob:
 
 def with_study(job: TrialJob, **changes: Any) -> TrialJob:
     return replace(job, study=replace(job.study, **changes))
-
-
-def last_result(rounds: int, **more: Any) -> dict[str, Any]:
-    return {"rounds": rounds, "seconds": 1.5, "traffic/mib": 2.0, METRIC: 0.5} | more
-
-
-def files_of(job: TrialJob, trials: dict[int, Any], directions: tuple[str, ...] = ("maximize",)) -> StudyFiles:
-    """Opens the files of a study with these trials, each with its parameters, its state, and its attributes."""
-    journal = Journal(job.folder.parent / "study.log", directions)
-    space, two = job.study.search_space.distributions(), len(directions) > 1
-    for number, (params, state, result, more) in trials.items():
-        done = state == TrialState.COMPLETE
-        journal.study.add_trial(
-            create_trial(
-                state=state,
-                values=([result[METRIC], result[TRAFFIC]] if two else [result[METRIC]]) if done else None,
-                params=params,
-                distributions={key: space[key] for key in params},
-                user_attrs={NUMBER: number, RESULT: result, **more} if result else {NUMBER: number, **more},
-            )
-        )
-    return StudyFiles(PreparedStudy(job, build(base()), {}, None, None), journal, job.folder.parent)
-
-
-def test_null_as_a_choice_differs_from_a_parameter_that_a_trial_does_not_have(job: TrialJob, tmp_path: Path):
-    job = with_study(
-        job, space={"stop": {"choice": [None, {"class_path": "StopRule"}]}, "cohort_size": {"choice": [3]}}
-    )
-    trials = {
-        1: ({"stop": "null"}, TrialState.PRUNED, last_result(3), {}),
-        2: ({}, TrialState.PRUNED, last_result(3), {}),
-    }
-    files_of(job, trials).write()
-    found = read_frame(tmp_path / "trials.csv", "trial_id")["stop"]
-    assert found[0] == "null"
-    assert found.isna().tolist() == [False, True]
-
-
-@pytest.mark.parametrize(("watched", "expected"), [(True, [1, 2, 3, 4, 5]), (False, [1, 3, 4])])
-def test_rounds_by_which_no_trial_is_stopped_are_reported_once_a_second(
-    watched: bool, expected: list[int], job: TrialJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    clock, sent = [0.0], []
-    monkeypatch.setattr(trial, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(trial.ray_tune, "report", lambda metrics: sent.append(metrics["rounds"]))
-    report = trial.TrialReport(replace(job, watched=watched), tmp_path, _rounds=9)
-    for number, clock[0] in enumerate([5.0, 5.9, 6.0, 7.5, 8.0], 1):
-        report.row({"round": number, METRIC: 0.5, "time/elapsed_seconds": 1.0})
-    assert sent == expected
-    report.report_error(RuntimeError("gone"))
-    assert sent[-1] == 5  # the last round is sent in any case
 
 
 @pytest.mark.parametrize(
@@ -106,41 +64,30 @@ def test_a_trial_without_a_share_of_a_gpu_trains_on_the_cpu(
     assert experiment.to_dict()["plan"]["device"] == device
 
 
-@pytest.mark.parametrize(("gpus", "expected"), [(0.25, [0.25]), (1.0, []), (2.0, []), (0.0, [])])
+@pytest.mark.parametrize(("gpus", "expected"), [(0.25, [0.25]), (2.0, []), (0.0, [])])
 def test_a_trial_holds_its_share_of_a_gpus_memory(
-    gpus: float, expected: list[float], job: TrialJob, monkeypatch: pytest.MonkeyPatch
+    gpus: float, expected: list[float], job: TrialJob, monkeypatch: pytest.MonkeyPatch, sent: Any
 ):
     held: list[float] = []
     monkeypatch.setenv("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")  # a trial sets it, usually in a separate process
     monkeypatch.setattr("torch.cuda.set_per_process_memory_fraction", held.append)
-    monkeypatch.setattr(trial.ray_tune, "report", lambda *_, **__: None)
-    of_gpu = with_study(job, resources=Resources(gpus=gpus))
-    trial.run_trial({NUMBER: 1, "no": "such option"}, of_gpu)
+    trial.run_trial({NUMBER: 1, "no": "such option"}, with_study(job, resources=Resources(gpus=gpus)))
     assert held == expected
 
 
 def test_a_trial_of_several_seeds_reports_means_of_score_and_traffic_and_the_time_of_all(
-    job: TrialJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    job: TrialJob, tmp_path: Path, sent: list[dict[str, Any]]
 ):
-    sent: list[dict[str, Any]] = []
-    monkeypatch.setattr(trial.ray_tune, "report", sent.append)
     parts = [
         {"seed": 4, METRIC: 0.25, TRAFFIC: 2.0, "round": 5, "time/elapsed_seconds": 7.0, "train/loss": 0.5},
         {"seed": 2, METRIC: 0.75, TRAFFIC: 4.0, "round": 3, "time/elapsed_seconds": 4.0, "train/loss": 1.5},
     ]
-    means = {METRIC: 0.5, TRAFFIC: 3.0, "test/weighted_accuracy": 0.875}
+    means = {METRIC: 0.5, TRAFFIC: 3.0}
     seeds = [FinishedRun(tmp_path, part) for part in parts]
-    trial.TrialReport(job, tmp_path).end(FinishedRun(tmp_path, means, seeds=seeds))
+    trial.TrialReport(job, tmp_path).end(FinishedRun(tmp_path, means | {"test/weighted_accuracy": 0.875}, seeds=seeds))
     (whole,) = sent
-    assert {key: whole[key] for key in (METRIC, TRAFFIC, "seed 4", "seed 2", "rounds", "seconds", "finished")} == {
-        METRIC: 0.5,
-        TRAFFIC: 3.0,
-        "seed 4": 0.25,
-        "seed 2": 0.75,
-        "rounds": 5,
-        "seconds": 11.0,
-        "finished": True,
-    }
+    expected = means | {"seed 4": 0.25, "seed 2": 0.75, "rounds": 5, "seconds": 11.0, "finished": True}
+    assert {key: whole[key] for key in expected} == expected
     assert not [key for key in whole if key.startswith("test/")]
 
 
@@ -154,14 +101,11 @@ LOSS, GLOBAL = "val/loss", "val/global_accuracy"
         (LOSS, {METRIC: 0.1}, "val/loss is blank in round 5 .seed 2.: the loss of a validation example is not finite"),
         ("val/std_accuracy", {METRIC: 0.1, LOSS: 2.0}, r"val/std_accuracy is blank in round 5 .* use val/weighted_acc"),
         (METRIC, {}, "val/weighted_accuracy is blank in round 5 .seed 2.: no client that was scored has validation"),
-        (LOSS, {}, "val/loss is blank in round 5 .seed 2.: no client that was scored has validation examples"),
     ],
 )
 def test_a_trial_without_its_metric_says_why(
-    metric: str, found: dict[str, float], said: str, job: TrialJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    metric: str, found: dict[str, float], said: str, job: TrialJob, tmp_path: Path, sent: list[dict[str, Any]]
 ):
-    sent: list[dict[str, Any]] = []
-    monkeypatch.setattr(trial.ray_tune, "report", sent.append)
     report = trial.TrialReport(replace(job, objective=Objective(metric)), tmp_path, _rounds=9)
     row = {"round": 1, "time/elapsed_seconds": 1.0} | found
     if metric == GLOBAL:  # no round will have this metric, so the trial ends at once
@@ -177,62 +121,17 @@ def test_a_trial_without_its_metric_says_why(
         report.end(FinishedRun(tmp_path, {metric: None}, seeds=seeds))
 
 
-def test_each_trial_has_a_row_by_number(job: TrialJob, tmp_path: Path):
-    ifca, group = {"algorithm": "IFCA", "IFCA.num_clusters": 2}, {"algorithm": "FedGroup", "FedGroup.eta_g": 0.1}
-    finished = last_result(4, finished=True, **{"seed 4": 0.4, "seed 2": 0.6})
-    trials = {
-        0: ({}, TrialState.RUNNING, None, {}),
-        1: (group, TrialState.PRUNED, last_result(2, error="too warm"), {}),
-        2: (ifca, TrialState.COMPLETE, finished, {}),
-        3: (group | {"FedGroup.eta_g": 0.05}, TrialState.PRUNED, last_result(1), {}),
-        4: (ifca, TrialState.COMPLETE, {METRIC: 0.5}, {REPEATS: 2}),
-    }
-    for number in trials:
-        (job.folder / f"{number:04d}").mkdir(parents=True)
-        (job.folder / f"{number:04d}" / "config.yaml").write_text(yaml.safe_dump(base(seeds=[4])))
-    files = files_of(job, trials)
-    files.write()
-    written = read_table(tmp_path / "trials.csv", text=("trial_id", "repeats"))
-    assert [(row["trial_id"], row["status"], row["rounds"], row["repeats"]) for row in written] == [
-        ("0000", "running", 0, None),
-        ("0001", "failed", 2, None),
-        ("0002", "finished", 4, None),
-        ("0003", "stopped", 1, None),
-        ("0004", "finished", 4, "0002"),
-    ]
-    assert {key: value for key, value in written[2].items() if value is not None} == {
-        "trial_id": "0002",
-        "status": "finished",
-        "origin": "search",
-        "rounds": 4,
-        "seeds": 2,
-        "seconds": 1.5,
-        TRAFFIC: 2.0,
-        **ifca,
-        "seed 4": 0.4,
-        "seed 2": 0.6,
-        METRIC: 0.5,
-    }
-    assert [row["error"] for row in written] == [None, "too warm", None, None, None]
-    assert [row[METRIC] for row in written] == [None, None, 0.5, 0.5, 0.5]
-
-
 def test_two_objectives_mark_the_front_and_write_an_experiment_for_each_of_it(job: TrialJob, tmp_path: Path):
     job = replace(job, objective=Objective(second=TRAFFIC))
-    trials = {}
+    journal = Journal(tmp_path / "log", ["maximize", "minimize"])
     for number, (score, mib) in enumerate(((0.4, 3.0), (0.5, 2.0), (0.6, 2.5)), 1):
-        params = {"algorithm": "IFCA", "IFCA.num_clusters": 2}
-        trials[number] = (
-            params,
-            TrialState.COMPLETE,
-            last_result(4, finished=True) | {METRIC: score, TRAFFIC: mib},
-            {},
-        )
+        result = {"rounds": 4, "seconds": 1.5, "finished": True, METRIC: score, TRAFFIC: mib}
+        journal.study.add_trial(create_trial(values=[score, mib], user_attrs={NUMBER: number, RESULT: result}))
         (job.folder / f"{number:04d}").mkdir(parents=True)
         (job.folder / f"{number:04d}" / "config.yaml").write_text(yaml.safe_dump(base(seeds=[4])))
     (tmp_path / "front").mkdir()
     (tmp_path / "front" / "0009.yaml").touch()  # no more on the front
-    files_of(job, trials, ("maximize", "minimize")).write()
+    StudyFiles(PreparedStudy(job, build(base()), {}, None, None), journal, tmp_path).write()
     assert [row["front"] for row in read_table(tmp_path / "trials.csv")] == [None, "yes", "yes"]
     assert sorted(file.stem for file in (tmp_path / "front").iterdir()) == ["0002", "0003"]
     text = (tmp_path / "front" / "0003.yaml").read_text()
@@ -251,7 +150,41 @@ def test_best_yaml_has_the_plan_that_the_seeds_ran_under(tmp_path: Path):
     assert yaml.safe_load(text) == base(seeds=[4, 2], plan={"lanes": 3})
 
 
-def test_the_end_of_a_trial_is_described_in_a_line():
-    assert describe_end(last_result(4, finished=True), METRIC) == f"finished: {METRIC} 0.5000"
-    assert describe_end(last_result(3, finished=False), METRIC) == f"stopped after 3 rounds: {METRIC} 0.5000"
-    assert describe_end(last_result(3, error="too warm"), METRIC) == "failed: too warm"
+def test_lower_is_better_for_losses_and_deviations_alone():
+    modes = {name: Objective(f"val/{name}").mode for name in ("weighted_accuracy", "loss", "std_accuracy")}
+    assert modes == {"weighted_accuracy": "max", "loss": "min", "std_accuracy": "min"}
+    assert Objective("val/loss").is_reached(0.3, 0.3)
+    assert not Objective().is_reached(0.3, 0.31)
+
+
+def test_a_score_is_judged_in_its_own_direction():
+    error, gain = (Objective.of(None, (Score("figure", up),)) for up in (False, True))
+    assert error.metric == "val/weighted_figure"
+    assert (error.mode, gain.mode) == ("min", "max")
+    rows = [{"id": k, error.metric: value, "traffic/mib": 1.0} for k, value in enumerate([-2.0, -5.0, 3.0])]
+    assert (error.best(rows)["id"], gain.best(rows)["id"]) == (1, 2)
+    assert (error.is_reached(2.0, 2.5), gain.is_reached(2.0, 2.5)) == (True, False)
+    with pytest.raises(InputError, match=r"metric is 'val/weighted_accuracy'.*one of val/weighted_figure, "):
+        Objective.of("val/weighted_accuracy", error.scores)
+
+
+def test_ties_go_to_lower_traffic_then_to_the_earlier_trial():
+    rows = [
+        {"id": 0, "val/weighted_accuracy": 0.8, "traffic/mib": 9.0},
+        {"id": 1, "val/weighted_accuracy": 0.9, "traffic/mib": 5.0},
+        {"id": 2, "val/weighted_accuracy": 0.9, "traffic/mib": 4.0},
+        {"id": 3, "val/weighted_accuracy": 0.9, "traffic/mib": 4.0},
+        {"id": 4, "val/weighted_accuracy": float("nan"), "traffic/mib": 0.0},
+        {"id": 5, "val/weighted_accuracy": None, "traffic/mib": 0.0},
+    ]
+    best = Objective().best(rows)
+    assert best is not None
+    assert best["id"] == 2
+    assert Objective().best(rows[4:]) is None
+
+
+def test_a_second_objective_is_traffic_and_low():
+    two = Objective("val/loss", second="traffic/mib")
+    assert (two.metrics, two.directions) == (["val/loss", "traffic/mib"], ["minimize", "minimize"])
+    assert Objective(second="traffic/mib").directions == ["maximize", "minimize"]
+    assert Objective().directions == ["maximize"]

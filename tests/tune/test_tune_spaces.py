@@ -1,24 +1,27 @@
-"""Tests which spaces a study may search, and errors before anything starts."""
+"""Tests which spaces a study may search, the settings that its searcher chooses, and which trials a scheduler stops."""
 
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import Any
+from unittest.mock import Mock
 
 import optuna
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from ray.tune.schedulers import TrialScheduler
 from studies import ALGORITHMS, STUDY, base, study_file
 
 from lit_cfl.config.variants import base_config, build
 from lit_cfl.errors import InputError
 from lit_cfl.tune.check import PreparedStudy, prepare
+from lit_cfl.tune.journal import NUMBER
+from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.options import parse_study
-from lit_cfl.tune.searchers import sampler_of
+from lit_cfl.tune.searchers import learns, sampler_of, scheduler_of
 from lit_cfl.tune.space_file import parse_space
-from lit_cfl.tune.spaces import as_word, corners, format_values
+from lit_cfl.tune.spaces import as_word, corners
 from lit_cfl.tune.study import Limits, Resources, Stopping, Study
 
 
@@ -38,51 +41,15 @@ def test_each_distribution_is_read():
         {
             "a": {"uniform": [0, 2]},
             "b": {"loguniform": [0.1, 1]},
-            "c": {"uniform": [0, 1], "step": 0.5},
-            "d": {"randint": [2, 5]},
-            "e": {"choice": [["conv*"], None]},
-            "f": {"lograndint": [1, 65]},
+            "c": {"randint": [2, 5]},
+            "d": {"choice": [["conv*"], None]},
+            "e": {"lograndint": [1, 65]},
         }
     )
-    assert [corners(p.distribution) for p in space.parameters] == [
-        [0, 2],
-        [0.1, 1],
-        [0, 1],
-        [2, 4],
-        ['["conv*"]', "null"],
-        [1, 64],
-    ]
+    ends = [[0, 2], [0.1, 1], [2, 4], ['["conv*"]', "null"], [1, 64]]
+    assert [corners(parameter.distribution) for parameter in space.parameters] == ends
     assert not space.grid
     assert parse_space({"a": {"grid": [1, 2]}, "b": {"grid": [3, 4, 5]}}).size == 6
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ({"a": {"uniform": [0, 1], "choice": [1]}}, ["a", "uniform"]),
-        ({"a": {"uniform": [0, float("inf")]}}, ["a", "[0, inf]"]),
-        ({"a": {"uniform": [0, 1], "step": 0}}, ["a", "step", "0"]),
-        ({"a": {"uniform": [0, 1], "step": "x"}}, ["a", "step", "x"]),
-        ({1: {"unifrom": [0, 1]}}, ["1", "'unifrom'", "uniform"]),
-        ({"a": {"randint": [0.5, 2]}}, ["a", "[0.5, 2]"]),
-        ("[1", ["space", "'[1'"]),
-        ({"a": {"choice": []}}, ["a", "[]"]),
-        ({"algorithm": {"choice": ["IFCA"], "when": {"a": 1}}}, ["algorithm", "choice"]),
-        ({"algorithm": {"choice": [{"class_path": "IFCA", "init_args": "k"}]}}, ["IFCA", "'k'"]),
-        ({"seeds": {"choice": [[0], [1]]}}, ["seeds"]),
-        ({"tracking.snapshots_every": {"choice": [1, 2]}}, ["tracking.snapshots_every"]),
-    ],
-)
-def test_a_space_that_cannot_be_searched_is_refused(content: Any, words: list[str]):
-    with pytest.raises(InputError) as error:
-        parse_space(content)
-    assert [word for word in words if word not in str(error.value)] == [], error.value
-
-
-def test_small_negative_values_are_not_taken_for_options():
-    space = parse_space({"algorithm.tau": {"choice": [-5e-05, 0.5]}})
-    built = build(base(algorithm={"class_path": "StoCFL"}), space.words({"algorithm.tau": -5e-05}))
-    assert built.algorithm.tau == -5e-05
 
 
 def test_values_become_options_of_their_own_algorithm_alone():
@@ -96,13 +63,48 @@ def test_values_become_options_of_their_own_algorithm_alone():
     assert other.algorithm.pretrain_scale == 3  # the base's own value, since this is the base's algorithm
 
 
-@pytest.mark.parametrize("name", ["RandomSampler", "TPESampler"])
-def test_whole_numbers_are_drawn_by_their_logarithm(name: str):
-    study = Study(base(), {"batch": {"lograndint": [1, 1025]}}, searcher=name, limits=Limits(trials=64))
-    values = [ask(study, number)["batch"] for number in range(10)]  # TPE draws its first ten settings at random
-    assert {type(value) for value in values} == {int}
-    assert 1 <= min(values) <= max(values) <= 1024
-    assert median(values) < 256  # the median of a uniform distribution would be 512
+@given(st.floats(allow_nan=False, allow_infinity=False) | st.integers() | st.lists(st.text("abc*", min_size=1)))
+def test_a_value_comes_back_exactly_from_its_word(value: object):
+    assert yaml.safe_load(as_word(value)) == value or float(as_word(value)) == value
+
+
+def test_every_choice_is_a_corner_even_where_there_are_many():
+    corners = parse_space({f"o{k}": {"choice": list(range(k + 2))} for k in range(4)}).corners()
+    assert len(corners) == 1 + 1 + 2 + 3 + 4
+    found = {(key, value) for point in corners for key, value in point.items()}
+    assert found == {(f"o{k}", value) for k in range(4) for value in range(k + 2)}
+
+
+def test_small_negative_values_are_not_taken_for_options():
+    words = parse_space({"algorithm.tau": {"choice": [-5e-05, 0.5]}}).words({"algorithm.tau": -5e-05})
+    assert build(base(algorithm={"class_path": "StoCFL"}), words).algorithm.tau == -5e-05
+
+
+@pytest.mark.parametrize(
+    ("space", "words"),
+    [
+        ({"a": {"uniform": [0, 1], "choice": [1]}}, ["a", "uniform"]),
+        ({"a": {"uniform": [0, float("inf")]}}, ["a", "[0, inf]"]),
+        ({"a": {"randint": [0.5, 2]}}, ["a", "[0.5, 2]"]),
+        ("[1", ["space", "'[1'"]),
+        ({"seeds": {"choice": [[0], [1]]}}, ["seeds"]),
+        ({"algorithm.eta_g": {"uniform": [-1, 1]}}, ["algorithm.eta_g", "-1"]),
+        ({"algorithm.measure": {"choice": ["edc", "cosine"]}}, ["algorithm.measure", "cosine"]),
+        (
+            {"algorithm": {"choice": [{"class_path": "own_slow.Slow", "space": {"rat": {"uniform": [0, 1]}}}]}},
+            ["Slow", "'rat'", "rate"],
+        ),
+    ],
+)
+def test_a_space_that_cannot_be_searched_is_refused(space: Any, words: list[str]):
+    with pytest.raises(InputError) as error:
+        check(space)
+    assert [word for word in words if word not in str(error.value)] == [], error.value
+
+
+def test_a_study_without_validation_data_is_refused():
+    with pytest.raises(InputError, match=r"no validation part.*set data.validation"):
+        check(STUDY["space"], data={"class_path": "Digits", "init_args": {"num_clients": 12, "validation": 0.0}})
 
 
 def test_a_space_over_the_data_and_a_grid_get_a_note():
@@ -121,7 +123,8 @@ def test_values_of_a_step_are_decimal_so_that_the_bases_value_is_not_tried_twice
     assert point == {"algorithm.eta_g": 0.3}
 
 
-def optimizers(folder: Path) -> Path:
+def test_classes_with_their_arguments_are_searched_unchanged(tmp_path: Path):
+    """The parser would fill in all defaults of a class named by its full path, even `params: None` of Adam."""
     adam = {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.001}}
     sgd = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}
     space = {
@@ -130,18 +133,10 @@ def optimizers(folder: Path) -> Path:
         "task.net": {"choice": [{"class_path": "lit_cfl.nets.MLP", "init_args": {"hidden": 8}}, "MCLR"]},
         "algorithm": {"choice": ["FedAvg", {"class_path": "lit_cfl.algorithms.FedProx", "init_args": {"mu": 0.5}}]},
     }
-    return study_file(folder, space=space)
-
-
-def test_classes_with_their_arguments_are_searched_unchanged(tmp_path: Path):
-    """The parser would fill in all defaults of a class named by its full path, even `params: None` of Adam."""
-    study = parse_study(["--config", str(optimizers(tmp_path))]).study
-    assert study.space == yaml.safe_load(optimizers(tmp_path).read_text())["space"]
+    study = parse_study(["--config", str(study_file(tmp_path, space=space))]).study
+    assert study.space == space
     corners = prepare(study, tmp_path).corners.values()
-    tried = {
-        (type(one.algorithm).__name__, type(one.task()).__name__, type(one.task().net).__name__) for one in corners
-    }
-    assert len(tried) == 2 * 1 * 2
+    assert len({(type(one.algorithm), type(one.task().net)) for one in corners}) == 4
     rates = [one.to_dict()["task"]["init_args"]["optimizer"] for one in corners]
     assert [(one["class_path"].rpartition(".")[2], one["init_args"]["lr"]) for one in rates] == [
         *(("Adam", 0.01), ("Adam", 0.01), ("SGD", 0.01), ("Adam", 0.1)) * 2
@@ -149,60 +144,28 @@ def test_classes_with_their_arguments_are_searched_unchanged(tmp_path: Path):
     assert study.whole_base == base_config(base(), tmp_path)  # the base is unchanged
 
 
-def test_a_trial_lists_the_folders_of_the_studys_code_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A worker's current folder belongs to a Ray session, and changes with each resume."""
-    content = base_config(base(), tmp_path)
-    session = tmp_path / "session"
-    session.mkdir()
-    monkeypatch.chdir(session)
-    assert build(content, ["--algorithm.eta_g", "0.1"]).to_dict()["code"] == content["code"]
-    assert str(tmp_path) in content["code"]
+def test_a_base_is_found_by_name_and_its_baseline_is_dropped(tmp_path: Path):
+    packaged = parse_study(["--config", str(study_file(tmp_path, base="fedgroup/digits"))]).study.base
+    assert packaged["name"] == "fedgroup-digits"
+    assert base_config(base(baseline="FedAvg"))["baseline"] is None
 
 
-@given(st.floats(allow_nan=False, allow_infinity=False) | st.integers() | st.lists(st.text("abc*", min_size=1)))
-def test_a_value_comes_back_exactly_from_its_word(value: object):
-    assert yaml.safe_load(as_word(value)) == value or float(as_word(value)) == value
-
-
-def test_values_are_formatted_in_few_words():
-    assert format_values({"eta_g": 1 / 3, "layers": '["fc*"]', "k": 4}) == 'eta_g = 0.3333, layers = ["fc*"], k = 4'
-    assert format_values({}) == ""
-
-
-def test_every_choice_is_a_corner_even_where_there_are_many():
-    space = parse_space({f"o{k}": {"choice": list(range(k + 2))} for k in range(4)})
-    corners = space.corners()
-    assert len(corners) == 1 + 1 + 2 + 3 + 4
-    assert {(key, value) for point in corners for key, value in point.items()} == {
-        (f"o{k}", value) for k in range(4) for value in range(k + 2)
-    }
-
-
-@pytest.mark.parametrize(
-    ("space", "words"),
-    [
-        ({"local.epoch": {"randint": [1, 3]}}, ["local", "'epoch'", "epochs"]),
-        ({"algorithm.eta_g": {"uniform": [-1, 1]}}, ["algorithm.eta_g", "-1"]),
-        ({"algorithm.measure": {"choice": ["edc", "cosine"]}}, ["algorithm.measure", "cosine"]),
-        ({"algorithm": {"choice": ["own_slow.Slwo"]}}, ["'Slwo'", "Slow"]),
-        (
-            {"algorithm": {"choice": [{"class_path": "own_slow.Slow", "space": {"rat": {"uniform": [0, 1]}}}]}},
-            ["Slow", "'rat'", "rate"],
-        ),
-        ({"algorithm.num_clusters": {"uniform": [2, 4], "step": 1}}, ["algorithm.num_clusters", "'2.0'", "randint"]),
-        ({"local.epochs": {"choice": [1, 0]}}, ["local.epochs", "0"]),
-    ],
-)
-def test_the_whole_space_is_checked_at_once(space: dict[str, Any], words: list[str]):
-    with pytest.raises(InputError) as error:
-        check(space)
-    assert [word for word in words if word not in str(error.value)] == [], error.value
-
-
-def test_data_without_a_validation_part_are_refused():
-    data = {"class_path": "Digits", "init_args": {"num_clients": 12, "validation": 0.0}}
-    with pytest.raises(InputError, match=r"no validation part.*set data.validation"):
-        check({"algorithm.eta_g": {"uniform": [0, 1]}}, data=data)
+def test_a_later_file_keeps_the_base_and_words_replace_what_files_say(tmp_path: Path):
+    """A base is found next to the file of its study."""
+    folders = [tmp_path / name for name in ("studies", "mine")]
+    for folder in folders:
+        folder.mkdir()
+    (folders[0] / "base-of-study.yaml").write_text(yaml.safe_dump(base(rounds=7)))
+    searcher = {"class_path": "TPESampler", "init_args": {"seed": 3}}
+    study = study_file(folders[0], base="base-of-study.yaml", searcher=searcher)
+    (folders[1] / "limits.yaml").write_text("limits: {trials: 5}\n")
+    words = ["--config", str(study), "--config", str(folders[1] / "limits.yaml"), "--ray.address", "auto"]
+    request = parse_study([*words, "--searcher", "{class_path: optuna.samplers.TPESampler, init_args: {seed: 4}}"])
+    found = request.study
+    assert (found.whole_base["rounds"], found.limits.trials, request.address) == (7, 5, "auto")
+    assert found.space == STUDY["space"]
+    assert found.searcher == {"class_path": "optuna.samplers.TPESampler", "init_args": {"seed": 4}}
+    assert str(folders[0]) in found.base["code"]
 
 
 def test_no_trial_is_stopped_before_the_clusters_of_every_algorithm_have_trained():
@@ -217,42 +180,10 @@ def test_no_trial_is_stopped_before_the_clusters_of_every_algorithm_have_trained
         prepare(study, Path("study"))
 
 
-def test_a_study_is_read_and_options_change_it(tmp_path: Path):
-    request = parse_study(["--config", str(study_file(tmp_path)), "--limits.trials", "7", "--ray.address", "auto"])
-    assert request.study.limits.trials == 7
-    assert request.address == "auto"
-    assert request.study.space == STUDY["space"]
-    assert request.study.base["rounds"] == 4
-
-
-def test_a_base_is_found_next_to_the_study_or_by_name_and_its_baseline_is_dropped(tmp_path: Path):
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(base(rounds=9)))
-    near = parse_study(["--config", str(study_file(tmp_path, base="mine.yaml"))]).study.base
-    packaged = parse_study(["--config", str(study_file(tmp_path, base="fedgroup/digits"))]).study.base
-    assert (near["rounds"], packaged["name"]) == (9, "fedgroup-digits")
-    assert str(tmp_path) in near["code"]
-    assert base_config(base(baseline="FedAvg"))["baseline"] is None
-
-
-def test_a_later_file_keeps_the_base_and_a_typed_searcher_replaces_the_files(tmp_path: Path):
-    folders = [tmp_path / name for name in ("studies", "mine")]
-    for folder in folders:
-        folder.mkdir()
-    (folders[0] / "base-of-study.yaml").write_text(yaml.safe_dump(base(rounds=7)))
-    searcher = {"class_path": "TPESampler", "init_args": {"seed": 3}}
-    study = study_file(folders[0], base="base-of-study.yaml", searcher=searcher)
-    (folders[1] / "limits.yaml").write_text("limits: {trials: 5}\n")
-    words = ["--config", str(study), "--config", str(folders[1] / "limits.yaml")]
-    found = parse_study([*words, "--searcher", "{class_path: optuna.samplers.TPESampler, init_args: {seed: 4}}"]).study
-    assert (found.whole_base["rounds"], found.limits.trials) == (7, 5)
-    assert found.searcher == {"class_path": "optuna.samplers.TPESampler", "init_args": {"seed": 4}}
-
-
 @pytest.mark.parametrize(
     ("gpus", "resources", "device", "words"),
     [
         (2, Resources(gpus=0.5), "cuda:1", ["device", "'cuda:1'", "give cuda"]),  # Ray gives each trial one GPU
-        (2, Resources(), "cuda:1", ["device", "'cuda:1'", "give cuda"]),
         (1, Resources(), "auto", ["resources.gpus", "0", "cuda:0"]),  # all trials would train on one
     ],
 )
@@ -263,3 +194,47 @@ def test_trials_share_no_gpu_that_nobody_divides(
     with pytest.raises(InputError) as error:
         prepare(replace(Study(base(device=device), STUDY["space"]), resources=resources), Path("study"))
     assert [word for word in words if word not in str(error.value)] == [], error.value
+
+
+ETA = {"algorithm.eta_g": {"uniform": [0.0, 1.0]}}
+
+
+@pytest.mark.parametrize("name", [None, "TPESampler", "optuna.samplers.NSGAIISampler"])
+def test_a_setting_follows_from_the_number_of_the_trial_and_the_seed(name: str | None):
+    asked = Study(base(), {"algorithm": ALGORITHMS}, searcher=name)
+    drawn = [ask(asked, number) for number in range(6)]
+    assert len({str(values) for values in drawn}) > 3
+    assert ask(asked, 4) == drawn[4]
+    assert [ask(replace(asked, search_seed=1), number) for number in range(6)] != drawn
+    assert learns(asked) == (name is not None)
+
+
+def decisions(scheduler: TrialScheduler, scores: list[float]) -> list[str]:
+    """Returns what a scheduler says to trials that report these scores after round 4, in the order of their numbers."""
+    controller, found = Mock(get_live_trials=set), []
+    for number, score in enumerate(scores):
+        trial = Mock(trial_id=str(number), config={NUMBER: number}, status="RUNNING")
+        scheduler.on_trial_add(controller, trial)
+        result = {Objective().metric: score, "rounds": 4, "training_iteration": 1, "time_total_s": 1.0}
+        found.append(scheduler.on_trial_result(controller, trial, result))
+    return found
+
+
+@pytest.mark.parametrize("name", ["ray.tune.schedulers.ASHAScheduler", "MedianStoppingRule"])
+def test_a_scheduler_of_ray_counts_rounds_and_spares_the_base(name: str):
+    options = {"min_samples_required": 1} if name == "MedianStoppingRule" else {"reduction_factor": 2}
+    asked = Study(base(), ETA, scheduler={"class_path": name, "init_args": options})
+    scheduler = scheduler_of(asked, Objective(), 16, 4)
+    assert scheduler is not None
+    assert decisions(scheduler, [0.0, 0.9, 0.8, 0.1, 0.95])[::2] == ["CONTINUE", "STOP", "CONTINUE"]
+    later = scheduler_of(asked, Objective(), 16, 5)
+    assert later
+    assert set(decisions(later, [0.9, 0.9, 0.1])) == {"CONTINUE"}  # not before its first round
+
+
+@pytest.mark.parametrize(
+    "changes", [{"scheduler": None}, {"second_metric": "traffic/mib"}, {"space": {"algorithm.eta_g": {"grid": [0]}}}]
+)
+def test_no_scheduler_stops_trials_of_a_grid_or_with_two_objectives(changes: dict[str, Any]):
+    asked = replace(Study(base(), ETA, scheduler="ASHAScheduler"), **changes)
+    assert scheduler_of(asked, Objective(), 16, 4) is None
