@@ -15,7 +15,7 @@ from lit_cfl.engines.scorer import ModelName, Outcomes
 from lit_cfl.errors import Notice
 from lit_cfl.evaluation import Evaluation, EvaluationPlan, evaluate
 from lit_cfl.parameters import ParameterLayout
-from lit_cfl.scores import CLASSIFIER, Score
+from lit_cfl.scores import CLASSIFIER
 
 
 def scores(correct: list[int], count: list[int], loss: list[float] | None = None) -> SplitScores:
@@ -128,10 +128,6 @@ def test_example_with_a_nan_loss_is_wrong_and_noted_once_with_its_client():
     assert found.weights.tolist() == [[3, 3]]
     (note,) = said
     assert "example 3 of client 3's test data is nan under its model (2 of 6 examples" in str(note.message)
-    errors = Broken()
-    errors.scores = (Score("mae", higher_is_better=False),)
-    with pytest.warns(Notice, match="may be blank"):
-        score_clients(errors, models, ids(0, 1), ids(0, 3), shared_examples(), "test")
 
 
 def test_example_that_clients_of_a_model_share_is_run_once():

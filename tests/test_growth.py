@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from quadratic import ids, quadratic_clients, rng
+from quadratic import ids, quadratic_clients
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lit_cfl.algorithms import Ditto, FedAvg, stocfl_clusters
+from lit_cfl.algorithms import FedAvg, stocfl_clusters
 from lit_cfl.algorithms.stocfl_clusters import StoCFLState, nearest_cluster
 from lit_cfl.client_scores import SplitScores
 from lit_cfl.clustering import products
@@ -28,7 +28,6 @@ from lit_cfl.evaluation import Evaluation
 from lit_cfl.rounds import Cohorts, rounds
 from lit_cfl.runs.rows import cluster_rows
 from lit_cfl.scores import CLASSIFIER
-from lit_cfl.testing import QuadraticWork
 
 
 class Computed(TorchDispatchMode):
@@ -172,21 +171,3 @@ def test_rounds_look_up_all_clients_only_where_a_shift_asks_who_is_warm():
         shift = SwapAll(probability=0.5, participants=participants)
         list(rounds(algorithm, Clients(), data, Cohorts(3), seed=0, num_rounds=3, shifts=[shift]))
         assert algorithm.served == served
-
-
-def test_clients_without_a_model_of_their_own_start_from_one_row(monkeypatch: pytest.MonkeyPatch):
-    work, asked = quadratic_clients(40), []
-    fit = QuadraticWork.fit
-
-    def noted(self: QuadraticWork, models: Tensor, clients: Tensor, *arguments: Any, **options: Any) -> Any:
-        if options.get("purpose") == "personal":
-            asked.append((len(models), len(clients)))
-        return fit(self, models, clients, *arguments, **options)
-
-    monkeypatch.setattr(QuadraticWork, "fit", noted)
-    algorithm = Ditto(0.5)
-    state, _ = algorithm.init(work, rng())
-    state, _ = algorithm.round(state, ids(4, 9), work, rng())
-    state, _ = algorithm.place(state, torch.arange(40), work, rng())
-    state, _ = algorithm.round(state, ids(1, 2, 3), work, rng())
-    assert asked == [(1, 2), (1, 38), (4, 3)]

@@ -159,7 +159,6 @@ def test_methods_that_are_alike_everywhere_are_alike():
     [
         ({"one": {"a": 1.0, "b": 2.0}}, "friedman needs three or more methods, but got a, b"),
         ({"one": {"a": 1.0, "b": 2.0, "c": 3.0}, "two": {"a": 1.0, "b": 2.0}}, "c has the score None on two"),
-        ({"one": {"a": 1.0, "b": float("nan"), "c": 3.0}}, "b has the score nan on one"),
     ],
 )
 def test_scores_that_are_not_complete_are_refused(scores: dict[str, dict[str, float]], expected: str):

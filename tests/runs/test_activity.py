@@ -43,20 +43,6 @@ def test_every_engine_counts_the_clients_of_a_fit_up_to_the_last(name: str, held
     assert len(set(counts)) > 2  # intermediate counts are reported, too
 
 
-def test_models_gradients_losses_and_scores_are_announced():
-    engine, reported = reporting(Plan("loop"))
-    models, data = torch.stack([engine.initial(0), engine.initial(1)]), ragged_data()
-    work = engine.at(1, data)
-    list(work.fit(models, torch.tensor([1, 1, 2, 2]), torch.tensor([0, 1, 0, 1])).chunks())
-    assert str(reported[-1]) == "training 4 of 4 models"  # two for each client
-    reported.clear()
-    work.gradients(models[0], torch.arange(1, 4))
-    work.losses(models, torch.arange(1, 4))
-    engine.outcomes_of_each(models, torch.tensor([0, 1]), torch.tensor([3, 4]), data)
-    gradients = [f"gradients of {done} of 3 clients" for done in (1, 2, 3)]
-    assert list(map(str, reported)) == [*gradients, "losses of 2 models on 3 clients", "evaluating"]
-
-
 def test_run_reports_its_activity_from_the_start(tmp_path: Path):
     reported: list[str | Activity] = []
     experiment = Experiment(

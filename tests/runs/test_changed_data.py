@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lit_cfl import Experiment, compare, load_experiment, run, run_many
+from lit_cfl import Experiment, compare, load_experiment, run
 from lit_cfl.errors import InputError
 
 TABLE = {
@@ -57,11 +57,6 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (lambda: run(load_experiment(TABLE), "runs"), "runs/seed-1", resume),
         (
-            lambda: run(load_experiment(TABLE), "runs"),
-            "runs/seed-1",
-            lambda: run_many({Path("runs"): load_experiment(TABLE)}, num_cpus=1),
-        ),
-        (
             lambda: run(with_baseline(), "seed-0"),
             "seed-0/baseline",
             lambda: run(with_baseline(), "seed-0", mode="resume"),
@@ -72,7 +67,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             lambda: compare(resume="c", num_cpus=1),
         ),
     ],
-    ids=["a seed", "a seed in parallel", "a baseline", "a run of a comparison"],
+    ids=["a seed", "a baseline", "a run of a comparison"],
 )
 def test_runs_are_not_added_to_those_on_other_data(start: Callable[[], object], lost: str, complete: Callable):
     start()

@@ -7,7 +7,7 @@ line that has the file's name, and changes no file. `either`: a bit of an archiv
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,7 @@ OPTIONS = """
 """
 
 
-def flip_bit(file: Path, other: Path) -> None:
+def flip(file: Path, other: Path) -> None:
     """Flips a bit in the middle half of the file."""
     drawn, content = random.Random(file.name), bytearray(file.read_bytes())
     content[drawn.randrange(len(content) // 4, 3 * len(content) // 4)] ^= 1 << drawn.randrange(8)
@@ -57,14 +57,7 @@ def edit(file: Path, other: Path) -> None:
     replace_text(file, "epochs: 1", "epochs: 2")
 
 
-DAMAGES: dict[str, Callable[[Path, Path], None]] = {
-    "flip": flip_bit,
-    "truncate": truncate,
-    "delete": delete,
-    "replace": replace,
-    "flip_in_model": flip_in_model,
-    "edit": edit,
-}
+DAMAGES = {change.__name__: change for change in (flip, truncate, delete, replace, flip_in_model, edit)}
 
 
 @dataclass(frozen=True)

@@ -61,11 +61,6 @@ def test_frozen_base_that_changed_is_refused_with_both_digests(experiment: Exper
     assert run(digits(task=experiment.task, rounds=4), tmp_path / "run", mode="resume").summary["round"] == 4
 
 
-def refused(spec: worker.EngineSpec, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        worker.Worker([])._get_engine(spec)
-
-
 def test_a_worker_that_would_train_otherwise_does_no_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """It has another frozen base, or its steps round differently."""
     monkeypatch.setattr(worker.ray, "get", lambda reference: reference)
@@ -80,9 +75,11 @@ def test_a_worker_that_would_train_otherwise_does_no_work(tmp_path: Path, monkey
     spec = worker.EngineSpec(task, Plan(), 0, LocalTraining(), constants=constants)
     for steps in ("", "without compiled steps"):  # "" = any steps
         assert worker.Worker([])._get_engine(replace(spec, steps=steps)).layout == engine.layout
-    refused(replace(spec, steps="compiled for AVX2"), r"\(without compiled steps\) .* \(compiled for AVX2\)")
+    with pytest.raises(InputError, match=r"\(without compiled steps\) .* \(compiled for AVX2\)"):
+        worker.Worker([])._get_engine(replace(spec, steps="compiled for AVX2"))
     make_base(tmp_path / "base.pt", 5)
-    refused(spec, f"frozen part .*{constants[:12]}")
+    with pytest.raises(InputError, match=f"frozen part .*{constants[:12]}"):
+        worker.Worker([])._get_engine(spec)
 
 
 class Fixed(nn.Module):
@@ -107,12 +104,8 @@ def test_seeds_that_start_from_one_model_are_noted_once(tmp_path: Path):
         run(digits(task=lambda: Classification(Fixed()), rounds=1, seeds=[1]), tmp_path / "alone")
 
 
-class Drawn(nn.Module):
+class Drawn(Fixed):
     """Net that applies dropout to its inputs in evaluation, too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(64, 10)
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.fc(nn.functional.dropout(inputs.flatten(1), 0.5, training=True))

@@ -4,12 +4,10 @@ That a resumed run equals an uninterrupted one is tested by `test_resumed_featur
 """
 
 import json
-import os
-import signal
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +19,18 @@ from digits_experiment import digits, timeless_rows
 from processes import (
     OPTIONS,
     ROUNDS,
-    in_child,
     replace_everywhere,
     resume,
-    start,
-    wait,
-    wait_for,
 )
 from same_files import find_differences
 from torch import nn
 
-from lit_cfl import Experiment, load_run, run
+from lit_cfl import load_run, run
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.cli.main import main
 from lit_cfl.datamodules import ArrayData, Digits
 from lit_cfl.datamodules.shift import SwapAll
+from lit_cfl.early_stopping import StopRule
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.nets import MCLR
@@ -49,18 +44,6 @@ from lit_cfl.tasks import Classification
 
 class Killed(BaseException):
     pass
-
-
-def test_a_run_killed_before_its_first_checkpoint_starts_again(whole: Path, output: Path, tmp_path: Path):
-    path = tmp_path / "run"
-    child = in_child(start(path, "--checkpoint.every_seconds", "1000"))
-    wait_for(path / "metrics.csv", "\n3,")  # three rounds are completed, but not saved
-    os.kill(child, signal.SIGKILL)
-    assert wait(child) == -signal.SIGKILL
-    assert not (path / "checkpoint.pt").exists()
-    assert main(resume(path)) == 0
-    of_options = {f"{run}{file} differs" for run in ("", "baseline/") for file in ("config.yaml", "checkpoint.pt")}
-    assert set(find_differences(path, whole)) <= of_options
 
 
 def test_an_extension_has_no_files_of_the_earlier_end(tmp_path: Path):
@@ -193,23 +176,6 @@ def test_a_run_made_in_python_is_not_resumed_with_another_experiment(
             run(digits(algorithm=FedAvg(), rounds=rounds, **after), tmp_path / "run", mode="resume")
 
 
-def test_values_that_change_at_each_construction_of_a_module_do_not_prevent_a_resume(tmp_path: Path):
-    numbers = count()
-
-    def experiment(rounds: int, **options: Any) -> Experiment:
-        def task() -> Classification:
-            module = net(**options)()
-            module.started = next(numbers)
-            return module
-
-        return digits(algorithm=FedAvg(), rounds=rounds, task=task)
-
-    run(experiment(1), tmp_path / "run")
-    assert run(experiment(2), tmp_path / "run", mode="resume").summary["round"] == 2
-    with pytest.raises(InputError, match="a different net"):
-        run(experiment(2, p=0.4), tmp_path / "run", mode="resume")
-
-
 # Another machine
 
 
@@ -252,3 +218,51 @@ def test_only_what_the_plan_uses_counts():
     assert module.resumed_environment(other, Plan("chain", "cuda:0"), 2)[1] == "GPUs none, not a GPU"
     elsewhere = now | {"packages": now["packages"] | {"torch": "1.0"}}
     assert module.resumed_environment(elsewhere, Plan("loop"), 2)[1] == f"torch {now['packages']['torch']}, not 1.0"
+
+
+# Several seeds
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_edited_configuration_of_several_seeds_is_refused_with_the_name_of_the_option(tmp_path: Path):
+    experiment = digits(seeds=[0, 1], rounds=2)
+    run(experiment, tmp_path)
+    file = tmp_path / "config.yaml"
+    for old, new, changes in (
+        ("rounds: 2", "rounds: 3", {"rounds": 3}),
+        ("seeds:\n- 0\n- 1", "seeds:\n- 0\n- 2", {"seeds": [0, 2]}),
+    ):
+        before = file.read_text()
+        file.write_text(before.replace(old, new))
+        with pytest.raises(InputError, match=rf"config.yaml is not the file .* saved with: {old.partition(':')[0]}: "):
+            run(replace(experiment, **changes), tmp_path, mode="resume")
+        file.write_text(before)
+    for seeds in ([0, 2], [0]):  # asked for, while the file is unchanged
+        with pytest.raises(InputError, match=rf"different configuration: seeds: \[0, 1\] -> \{seeds}"):
+            run(replace(experiment, seeds=seeds), tmp_path, mode="resume")
+    assert sorted(found.name for found in tmp_path.glob("seed-*")) == ["seed-0", "seed-1"]
+    run(experiment, tmp_path, mode="resume")
+
+
+def test_killed_extension_of_several_seeds_goes_on_to_its_rounds(tmp_path: Path):
+    experiment = digits(seeds=[0, 1], rounds=3)
+    run(experiment, tmp_path / "whole")
+    path = tmp_path / "parts"
+    run(replace(experiment, rounds=2), path)
+    before = (path / "config.yaml").read_text()
+    run(experiment.for_seed(0), path / "seed-0", mode="resume")  # as if killed before the second seed
+    assert (path / "config.yaml").read_text() == before
+    first = (path / "seed-0" / "checkpoint.pt").stat().st_mtime_ns
+    run(replace(experiment, rounds=2), path, mode="resume")  # the rounds in config.yaml
+    assert (path / "seed-0" / "checkpoint.pt").stat().st_mtime_ns == first
+    assert (path / "config.yaml").read_text() == (tmp_path / "whole" / "config.yaml").read_text()
+    assert not find_differences(path, tmp_path / "whole")
+
+
+def test_seeds_that_stopped_early_keep_their_rounds(tmp_path: Path):
+    experiment = digits(seeds=[0, 1], rounds=4, stop=StopRule(metric="val/weighted_accuracy", target=0.01))
+    run(experiment, tmp_path)
+    before = (tmp_path / "config.yaml").read_text()
+    for _ in range(2):
+        run(replace(experiment, rounds=6), tmp_path, mode="resume")
+        assert (tmp_path / "config.yaml").read_text() == before
