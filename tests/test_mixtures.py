@@ -49,21 +49,16 @@ def scored(make: TaskFactory, data: FederatedData, weights: Tensor | None = WEIG
     return score_clients(engine, models, ids(0, 1, 2), CLIENTS, data, "test", weights=weights)
 
 
-def linear() -> Classification:
-    return Classification(MCLR(SHAPE, 10), SGD)
+def linear(*scores: SetScore) -> Classification:
+    return Classification(MCLR(SHAPE, 10), SGD, scores=scores or None)
 
 
 def test_a_score_of_sets_reads_the_mixed_probabilities():
-    def largest(outputs: Tensor, labels: Tensor) -> Tensor:
-        return outputs.softmax(1).max(1).values.mean()
-
-    def make() -> Classification:
-        return Classification(MCLR(SHAPE, 10), SGD, scores=[SetScore("largest", function=largest)])
-
+    largest = SetScore("largest", function=lambda outputs, labels: outputs.softmax(1).max(1).values.mean())
     data = as_test(ragged_data())
-    found = scored(make, data)
+    found = scored(lambda: linear(largest), data)
     inputs, _ = data.examples.batch(data.train[5], torch.float64)
-    engine = build_engine(make, LOOP, 5, LocalTraining())
+    engine = build_engine(linear, LOOP, 5, LocalTraining())
     with torch.no_grad():
         each = [engine.module(engine.initial(number)).eval()(inputs) for number in range(3)]
     mixed = sum(w * out.softmax(1) for w, out in zip(WEIGHTS[0], each, strict=True))

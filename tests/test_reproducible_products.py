@@ -1,4 +1,4 @@
-"""Tests that matrix products do not depend on memory alignment."""
+"""Tests whether MKL is asked for matrix products that do not depend on memory alignment."""
 
 import os
 from pathlib import Path

@@ -19,10 +19,7 @@ from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import TaskFactory, outcomes_of
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.evaluation import Evaluation
-from lit_cfl.metric_names import (
-    METRICS,
-    higher_is_better,
-)
+from lit_cfl.metric_names import METRICS, higher_is_better
 from lit_cfl.rounds import Round, Traffic
 from lit_cfl.runs.run_totals import RunTotals
 from lit_cfl.scores import ACCURACY, CLASSIFIER, Score, describe_scores, read_scores, scores_of
@@ -41,14 +38,6 @@ def found(score: Score, sums: list[float], weights: list[float]) -> SplitScores:
 
 
 # Arithmetic
-
-
-def test_a_score_is_the_mean_by_weight_over_all_clients_and_the_plain_mean_over_clients():
-    metrics = found(ERROR, [6.0, 1.0, 0.0], [2.0, 4.0, 0.0]).metrics("test")  # errors 3 and 1/4; one has no examples
-    assert metrics["test/weighted_mae"] == 7 / 6
-    assert metrics["test/mean_mae"] == (3 + 0.25) / 2
-    assert metrics["test/std_mae"] == (3 - 0.25) / 2
-    assert metrics["test/worst10_mae"] == 3.0  # the largest error
 
 
 def test_perplexity_is_exp_after_the_mean_over_tokens():
@@ -95,19 +84,15 @@ def test_directions_of_columns():
     assert [name for name in METRICS if not higher_is_better(name, CLASSIFIER)] == expected
 
 
-@pytest.mark.parametrize(
-    ("score", "rounds", "best"),
-    [
-        (ERROR, [(3.0, True), (2.0, True), (1.0, False), (nan, True), (4.0, True)], {"mae": 2.0}),
-        (Score("gain"), [(-3.0, True), (-1.0, True), (-2.0, True)], {"gain": -1.0}),
-    ],
-)
-def test_the_best_round_follows_the_direction_and_needs_all_clients(score: Score, rounds: list, best: dict[str, float]):
-    totals = RunTotals()
-    for number, (value, full) in enumerate(rounds):
-        evaluation = Evaluation(ids(0), ids(0), {"test": found(score, [value], [1.0])}, {}, full_coverage=full)
-        totals.take(Round(number, None, None, data(), Traffic()), evaluation, every=10)
-    assert totals.best == best
+def test_the_best_round_follows_the_direction_and_needs_all_clients():
+    errors = [(3.0, True), (2.0, True), (1.0, False), (nan, True), (4.0, True)]
+    gains = [(-3.0, True), (-1.0, True), (-2.0, True)]
+    for score, history, best in ((ERROR, errors, {"mae": 2.0}), (Score("gain"), gains, {"gain": -1.0})):
+        totals = RunTotals()
+        for number, (value, full) in enumerate(history):
+            evaluation = Evaluation(ids(0), ids(0), {"test": found(score, [value], [1.0])}, {}, full_coverage=full)
+            totals.take(Round(number, None, None, data(), Traffic()), evaluation, every=10)
+        assert totals.best == best
     assert (ERROR.best_column, ACCURACY.best_column) == ("test/min_weighted_mae", "test/max_weighted_accuracy")
 
 

@@ -1,4 +1,4 @@
-"""Tests scores of sets: per client, per cluster and overall, undefined scores, and equality in every engine."""
+"""Tests scores of sets: per client, per cluster and overall, and undefined scores."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,12 +16,11 @@ from lit_cfl import Experiment, run
 from lit_cfl.client_scores import SetPredictions, SplitScores
 from lit_cfl.datamodules import Digits
 from lit_cfl.early_stopping import StopRule
-from lit_cfl.engines.task_protocol import outcomes_of
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR
-from lit_cfl.scores import ACCURACY, SetScore
+from lit_cfl.scores import SetScore
 from lit_cfl.storage import read_table
 from lit_cfl.tasks import Classification
 from lit_cfl.tasks.named_scores import named_scores
@@ -159,16 +158,3 @@ def test_own_scores_are_functions_by_their_path_or_objects():
 def test_wrong_names_and_functions_are_refused(wrong: Callable[[], object], named: str):
     with pytest.raises(InputError, match=named):
         wrong()
-
-
-class NoOutputs(Classification):
-    scores = (ACCURACY, OWN)
-
-    def outcomes(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-        return super().outcomes(batch)[:2]
-
-
-def test_outcomes_without_the_outputs_are_refused():
-    module = NoOutputs(MCLR([1, 8, 8], 10))
-    with pytest.raises(InputError, match=r"must return the outputs \[n, \.\.\.\] last, after the losses and 1 other"):
-        outcomes_of(module, (torch.zeros(2, 1, 8, 8), ids(0, 1)))

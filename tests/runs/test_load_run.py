@@ -82,17 +82,8 @@ def test_the_plan_of_another_machine_does_not_stop_a_prediction(path: Path, tmp_
     assert load_run(tmp_path / "run").prepared.engine.plan.device == "cpu"
 
 
-def test_an_experiment_made_in_python_opens_its_run(tmp_path: Path):
-    experiment = digits(data=Digits(8), rounds=2)
-    finished = run(experiment, tmp_path / "run")
-    saved, steps = load_run(tmp_path / "run", experiment), list(experiment)
-    assert saved.metrics["test/loss"].iloc[-1] == finished.summary["test/loss"]
-    assert torch.equal(steps[-1].state.models, saved.state.models)
-    assert (saved.round, steps[-1].number, steps[-1].data.num_clients) == (2, 2, 8)
-
-
 def test_a_given_experiment_is_that_of_the_run(tmp_path: Path):
-    experiment = digits(data=Digits(8), algorithm=FedAvg(), rounds=1, seeds=[4, 5], baseline=FedProx())
+    experiment = digits(data=Digits(8), rounds=2, seeds=[4, 5], baseline=FedProx())
     run(experiment, tmp_path / "run")
     assert load_run(tmp_path / "run" / "seed-5", experiment).prepared.seed == 5
     assert load_run(tmp_path / "run" / "seed-5" / "baseline", experiment.for_baseline()).prepared.seed == 5
@@ -103,7 +94,9 @@ def test_a_given_experiment_is_that_of_the_run(tmp_path: Path):
     ):
         with pytest.raises(InputError, match=named):
             load_run(tmp_path / "run" / below, given)
-    saved = load_run(tmp_path / "run" / "seed-4", experiment)
+    saved, (*_, last) = load_run(tmp_path / "run" / "seed-4", experiment), experiment.for_seed(4)
+    assert torch.equal(last.state.models, saved.state.models)
+    assert saved.round == last.number == 2
     with pytest.raises(InputError, match=r"Digits.*federated\(seed=0\)"):
         saved.assign(Digits(4))  # type: ignore[arg-type]  # a data module in place of its clients: the mistake
 
@@ -251,10 +244,8 @@ def test_new_clients_may_be_tested_on_a_label_that_the_run_alone_knows(
     Path("old.csv").write_text(f"x,y,client\n{rows}")
     words = "--data ArrayData --data.source old.csv --data.test 0.5 --algorithm FedAvg --baseline null --rounds 1"
     assert main(["run", "--config", "quickstart", *words.split(), "--cohort_size", "2", "--run_dir", "run"]) == 0
-    for label, expected in (("dog", 0), ("bird", 2)):
-        Path("new.csv").write_text(f"x,y,client\n0.1,cat,9\n0.2,{label},9\n")  # one of them is the test example
-        assert main(["assign", "run", "--data.source", "new.csv"]) == expected
-    assert "'bird'" in capsys.readouterr().err
+    Path("new.csv").write_text("x,y,client\n0.1,cat,9\n0.2,dog,9\n")  # one of them is the test example
+    assert main(["assign", "run", "--data.source", "new.csv"]) == 0
     Path("new.csv").write_text("x,y,client\n0.1,cat,5\n0.2,dog,5\n0.3,dog,7\n0.4,dog,7\n")
     with pytest.warns(Notice, match=r"names of the run's clients \(5\)"):
         assert main(["assign", "run", "--data.source", "new.csv"]) == 0

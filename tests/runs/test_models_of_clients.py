@@ -15,7 +15,6 @@ from lit_cfl.datamodules import Digits
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import CheckpointPlan
 from lit_cfl.runs.run import run
-from lit_cfl.storage import checkpoint
 from lit_cfl.storage.checkpoint import Checkpoint
 
 
@@ -65,19 +64,6 @@ def test_only_changed_models_are_written_and_a_file_that_is_mostly_superseded_is
     assert {*second} < {*third}
     assert sorted(len(models) for _, models in third.values()) == [2, 3]
     assert_saved(tmp_path, rows)
-
-
-def test_files_grow_with_the_saves_and_not_with_the_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(checkpoint, "_FILE_BYTES", 400 * 4)
-    rng, clients = torch.Generator().manual_seed(0), 1000
-    rows, writer = {client: torch.rand(4, generator=rng) for client in range(clients)}, Checkpoint(tmp_path)
-    for number in range(60):
-        writer.save({"round": number}, {"models": rows})
-        found = files(tmp_path)
-        assert len(found) <= 40
-        assert sum(len(models) for _, models in found.values()) <= 2 * clients
-        for client in torch.randperm(clients, generator=rng)[:100].tolist():
-            rows[client] = torch.rand(4, generator=rng)
 
 
 def files(folder: Path) -> dict[str, tuple[int, Tensor]]:

@@ -1,7 +1,5 @@
 """Tests runs with a partition or data from other files: resumed in another folder, and without these files."""
 
-import contextlib
-import io
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,19 +35,6 @@ def run(path: str | Path, *options: object, data: Sequence[str] = DIGITS) -> Pat
     return Path(path).absolute()
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns the directory of a finished run."""
-    with contextlib.chdir(tmp_path_factory.mktemp("finished")), contextlib.redirect_stdout(io.StringIO()):
-        return run("first")
-
-
-@pytest.fixture
-def first(finished: Path) -> Path:
-    """Copies the finished run to `first` in the test's folder."""
-    return shutil.copytree(finished, Path("first").absolute())
-
-
 def used(path: Path) -> str:
     return partition_hash(load_run(path).data)
 
@@ -80,17 +65,8 @@ def test_run_whose_partition_file_is_gone_resumes_and_is_scored(capsys: pytest.C
     assert load_run(half).data.num_clients == 5  # the configuration says six
 
 
-def test_run_without_a_checkpoint_takes_the_file_that_it_was_given_and_not_a_copy_that_may_be_anothers(first: Path):
-    other = run("other", "--data.partition_seed", "9")
-    half = run("half", "--data.partition_file", "first")
-    whole = timeless_rows(half)
-    (half / "checkpoint.pt").unlink()
-    shutil.copy(other / "partition.npz", half)
-    lit_cfl("run", "--resume", half)
-    assert timeless_rows(half) == whole
-
-
-def test_other_clients_are_scored_whatever_partition_the_run_had(first: Path, capsys: pytest.CaptureFixture[str]):
+def test_other_clients_are_scored_whatever_partition_the_run_had(capsys: pytest.CaptureFixture[str]):
+    run("first")
     again = run("again", "--data.partition_file", "first")
     for words, clients in ((["--data.num_clients", "9"], 9), (["--data.partition_file", "first"], 6)):
         lit_cfl("evaluate", again, *words)

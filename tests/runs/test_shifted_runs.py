@@ -64,15 +64,6 @@ def test_moves_are_logged_and_counted(tmp_path: Path):
     assert sum(row["shift/examples"] for row in metrics) == sum(row["examples"] for row in rows)
 
 
-def test_agreement_leaves_out_clients_whose_cluster_is_unknown(tmp_path: Path):
-    run(shifting(SwapPart(0.5), few_labels=True, algorithm=FedAvg(), rounds=2), tmp_path / "run")
-    metrics = read_table(tmp_path / "run" / "metrics.csv")
-    moved = {row["client"] for row in read_table(tmp_path / "run" / "shift.csv")}
-    unknown = {row["client"] for row in read_table(tmp_path / "run" / "clients.csv") if row["true_cluster"] is None}
-    assert moved == unknown != set()
-    assert metrics[-1]["clusters/ari"] is None
-
-
 def test_an_opened_run_has_the_data_of_its_last_round(tmp_path: Path):
     experiment = shifting(SwapPart(0.8), SwapAll(0.3), few_labels=True)
     run(experiment, tmp_path / "run")

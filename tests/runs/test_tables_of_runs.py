@@ -1,9 +1,11 @@
-"""Tests the tables of a run: numbers of rounds, scores per client and round, and tables of algorithms."""
+"""Tests the tables of a run: rounds, times, traffic, scores per client and round, and tables of algorithms."""
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -13,14 +15,15 @@ from digits_experiment import digits
 from lightning.pytorch.loggers import CSVLogger
 
 from lit_cfl import Experiment, load_run, run
-from lit_cfl.algorithms import FedAvg, FlexCFL
+from lit_cfl.algorithms import CFL, FedAvg, FlexCFL
 from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.shift import SwapAll
+from lit_cfl.early_stopping import StopRule
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.experiment import CheckpointPlan
+from lit_cfl.runs import recorder
 from lit_cfl.runs.run import RunCallbacks
-from lit_cfl.scores import Score
 from lit_cfl.storage import read_table
 from lit_cfl.storage.checkpoint import Checkpoint
 from lit_cfl.tracking.options import Tracking
@@ -67,14 +70,16 @@ def test_the_rounds_that_are_evaluated_and_kept_are_those_of_the_schedule(tmp_pa
 
 
 def experiment(**changes: object) -> Experiment:
-    settings: dict[str, object] = {"rounds": 4, "evaluation": EvaluationPlan(every=2, per_client=True)}
-    return digits(checkpoint=CheckpointPlan(every_seconds=0), **(settings | changes))
+    plan = EvaluationPlan(every=2, per_client=True)
+    return digits(**({"rounds": 4, "evaluation": plan, "checkpoint": CheckpointPlan(every_seconds=0)} | changes))
 
 
-def test_pandas_reads_the_folder_as_a_table_with_the_figures_of_the_other_files(tmp_path: Path):
-    path = run(experiment(), tmp_path / "run").path
+def test_scores_per_client_and_round_agree_with_the_other_files_and_the_labels(tmp_path: Path):
+    made = experiment(evaluation=EvaluationPlan(every=2, per_client=True, class_counts=True))
+    path = run(made, tmp_path / "run").path
     table = pd.read_parquet(path / "client_rounds.parquet")
-    assert list(table) == ["round", "client", "cluster", "n", "loss", "accuracy"]
+    assert load_run(path, made).client_rounds.equals(table)
+    assert list(table)[:6] == ["round", "client", "cluster", "n", "loss", "accuracy"]
     rows = {row["round"]: row for row in read_table(path / "metrics.csv")}
     assert sorted(table["round"].unique()) == sorted(rows) == [2, 4]
     for number, part in table.groupby("round"):
@@ -85,21 +90,7 @@ def test_pandas_reads_the_folder_as_a_table_with_the_figures_of_the_other_files(
     for row in table[table["round"] == 4].itertuples():
         known = last[row.client]
         assert (row.cluster, row.n, row.accuracy) == (known["cluster"], known["n_test"], known["accuracy"])
-    assert load_run(path, experiment()).client_rounds.equals(table)
-
-
-def test_a_resume_removes_rounds_that_were_not_saved(tmp_path: Path):
-    parts = run(experiment(rounds=2), tmp_path / "run").path / "client_rounds.parquet"
-    (parts / "00000009.parquet").write_bytes(b"of a round that was not saved")
-    run(experiment(), tmp_path / "run", mode="resume")
-    assert sorted(file.name for file in parts.iterdir()) == ["00000002.parquet", "00000004.parquet"]
-
-
-def test_counts_of_classes_add_up_to_the_accuracy_and_to_the_labels_of_each_client(tmp_path: Path):
-    made = experiment(evaluation=EvaluationPlan(per_client=True, class_counts=True), rounds=2)
-    table = pd.read_parquet(run(made, tmp_path / "run").path / "client_rounds.parquet")
     counts, right = (table[[f"{name}_{k}" for k in range(10)]] for name in ("n", "right"))
-    assert (counts.sum(axis=1) == table["n"]).all()
     assert (right.to_numpy() <= counts.to_numpy()).all()
     assert (right.sum(axis=1) / table["n"]).tolist() == pytest.approx(table["accuracy"].tolist())
     data = made.prepare(3).data
@@ -108,20 +99,11 @@ def test_counts_of_classes_add_up_to_the_accuracy_and_to_the_labels_of_each_clie
         assert row.tolist() == torch.bincount(labels, minlength=10).tolist()
 
 
-def test_counts_of_classes_need_classes_and_their_accuracy():
-    plan, data = EvaluationPlan(per_client=True, class_counts=True), Digits(4).federated(0)
-    unlabelled = replace(data, examples=data.examples.without_labels())
-    for of, remedy in ((data, r"task\.scores"), (unlabelled, "class_counts")):
-        with pytest.raises(InputError, match=remedy):
-            plan.require_possible([], (Score("mae"),), of)
-
-
-def test_a_run_without_the_option_has_no_such_file(tmp_path: Path):
-    made = experiment(evaluation=EvaluationPlan(), rounds=1)
-    path = run(made, tmp_path / "run").path
-    assert not (path / "client_rounds.parquet").exists()
-    with pytest.raises(InputError, match=r"evaluation\.per_client"):
-        _ = load_run(path, made).client_rounds
+def test_a_resume_removes_rounds_that_were_not_saved(tmp_path: Path):
+    parts = run(experiment(rounds=2), tmp_path / "run").path / "client_rounds.parquet"
+    (parts / "00000009.parquet").write_bytes(b"of a round that was not saved")
+    run(experiment(), tmp_path / "run", mode="resume")
+    assert sorted(file.name for file in parts.iterdir()) == ["00000002.parquet", "00000004.parquet"]
 
 
 @dataclass(frozen=True)
@@ -156,17 +138,73 @@ def test_rows_and_columns_of_an_algorithm_are_in_their_files_once_also_after_a_r
         assert (tmp_path / "parts" / name).read_text() == (tmp_path / "whole" / name).read_text()
 
 
-@pytest.mark.parametrize(
-    ("tables", "now"),
-    [
-        ({"members": ("client", "examples", "u")}, r"members\.csv with the columns round,client,examples,u"),
-        ({}, "no such table"),
-    ],
-)
-def test_a_run_is_not_resumed_with_other_tables(
-    tables: dict[str, tuple[str, ...]], now: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_run_is_not_resumed_with_other_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run(digits(algorithm=Tells(), rounds=1), tmp_path / "run")
-    monkeypatch.setattr(Tells, "tables", tables)  # as if the algorithm's file had been edited
-    with pytest.raises(InputError, match=rf"cohorts\.csv with the columns round,client,examples, but .*{now}"):
-        run(digits(algorithm=Tells(), rounds=2), tmp_path / "run", mode="resume")
+    members = {"members": ("client", "examples", "u")}
+    for tables, now in ((members, r"members\.csv with the columns round,client,examples,u"), ({}, "no such table")):
+        monkeypatch.setattr(Tells, "tables", tables)  # as if the algorithm's file had been edited
+        with pytest.raises(InputError, match=rf"cohorts\.csv with the columns round,client,examples, but .*{now}"):
+            run(digits(algorithm=Tells(), rounds=2), tmp_path / "run", mode="resume")
+
+
+# Times
+
+TIMES = ("training", "evaluation", "elapsed")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulates a clock under which a round takes ten seconds, and an evaluation one."""
+    now = [1000.0]
+
+    def taking(seconds: float, work: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any, **options: Any) -> Any:
+            now[0] += seconds
+            return work(*arguments, **options)
+
+        return timed
+
+    monkeypatch.setattr(recorder, "monotonic", lambda: now[0])
+    monkeypatch.setattr(recorder, "evaluate", taking(1.0, recorder.evaluate))
+    monkeypatch.setattr(FedAvg, "round", taking(10.0, FedAvg.round))
+
+
+def seconds(path: Path) -> list[tuple[float, ...]]:
+    """Returns, for each row, the round and the seconds of training, of evaluation, and since the start."""
+    return [
+        (row["round"], *(row[f"time/{name}_seconds"] for name in TIMES)) for row in read_table(path / "metrics.csv")
+    ]
+
+
+@pytest.mark.usefixtures("clock")
+def test_times_are_since_the_last_evaluation_and_a_resume_adds_to_the_earlier_ones(tmp_path: Path):
+    stop = StopRule(max_minutes=1)
+    run(digits(algorithm=FedAvg(), rounds=3, stop=stop), tmp_path / "run")
+    assert seconds(tmp_path / "run") == [(1, 10, 1, 11), (2, 10, 1, 22), (3, 10, 1, 33)]
+    longer = run(digits(algorithm=FedAvg(), rounds=9, stop=stop), tmp_path / "run", mode="resume").summary
+    assert seconds(tmp_path / "run")[3:] == [(4, 10, 1, 44), (5, 10, 1, 55), (6, 10, 1, 66)]
+    assert (longer["stopped"], longer["time/elapsed_seconds"]) == ("1 minutes have passed", 66)
+
+
+@pytest.mark.usefixtures("clock")
+def test_rounds_that_are_not_evaluated_count_in_the_next_row(tmp_path: Path):
+    run(digits(algorithm=FedAvg(), rounds=5, evaluation=EvaluationPlan(every=2)), tmp_path / "run")
+    assert seconds(tmp_path / "run") == [(2, 20, 1, 21), (4, 20, 1, 42), (5, 10, 1, 53)]
+
+
+def test_a_model_of_float64_is_twice_the_traffic_and_a_round_has_its_own(tmp_path: Path):
+    size = (64 * 10 + 10) * 4 / 2**20  # MiB of MCLR, sent to and from five clients per round
+    for precision, factor in (("32-true", 1), ("64-true", 2)):
+        path = run(digits(algorithm=FedAvg(), rounds=3, precision=precision), tmp_path / precision).path
+        rows = [(row["traffic/mib"], row["traffic/round_mib"]) for row in read_table(path / "metrics.csv")]
+        assert rows == [pytest.approx((10 * factor * size * k, 10 * factor * size)) for k in (1, 2, 3)]
+
+
+def test_the_summary_has_the_silhouette_of_the_last_comparison(tmp_path: Path):
+    splitting = CFL(eps1=100.0, eps2=1e-9, warmup_rounds=0)
+    experiment = digits(algorithm=splitting, rounds=4, cohort_size=12, tracking=Tracking(snapshots_every=1))
+    run(experiment, tmp_path / "run")
+    known = [row["clusters/silhouette"] for row in read_table(tmp_path / "run" / "metrics.csv")]
+    known = [value for value in known if value is not None]
+    assert len(set(known)) > 1
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["clusters/silhouette"] == known[-1] != known[0]

@@ -155,9 +155,7 @@ def test_numbers_are_read_back_exactly(tmp_path: Path):
         directory.add_row({"round": number, "score": value})
     table = read_table(tmp_path / "metrics.csv")
     assert [row["score"] for row in table] == values
-    assert [row["round"] for row in table] == list(range(len(values)))
-    assert isinstance(table[0]["round"], int)
-    assert isinstance(table[4]["score"], float)
+    assert (type(table[0]["round"]), type(table[4]["score"])) == (int, float)
 
 
 def test_clients_are_written_whole_each_time_with_their_weights_and_names(tmp_path: Path):
