@@ -1,34 +1,28 @@
 """Tests how work and memory of rounds and scores grow with the number of clients."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from math import isnan
-from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
-from quadratic import ids, quadratic_clients, rng
+from quadratic import ids, quadratic_clients
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lit_cfl.algorithms import Ditto, FedAvg, stocfl_clusters
+from lit_cfl.algorithms import FedAvg, stocfl_clusters
 from lit_cfl.algorithms.stocfl_clusters import StoCFLState, nearest_cluster
 from lit_cfl.client_scores import SplitScores
 from lit_cfl.clustering import products
 from lit_cfl.clustering.cluster_scores import agreement, churn
-from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.shift import SwapAll
-from lit_cfl.engines import round_work
-from lit_cfl.engines.round_work import RoundWork
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import Evaluation
 from lit_cfl.rounds import Cohorts, rounds
 from lit_cfl.runs.rows import cluster_rows
 from lit_cfl.scores import CLASSIFIER
-from lit_cfl.testing import QuadraticWork
 
 
 class Computed(TorchDispatchMode):
@@ -118,75 +112,17 @@ def test_clients_are_compared_with_as_many_clusters_some_at_a_time(monkeypatch: 
     torch.testing.assert_close(nearest_cluster(state, psi, keep=True)[2], cosines)
 
 
-def test_losses_of_many_models_are_added_up_in_parts_of_whole_batches(monkeypatch: pytest.MonkeyPatch):
-    class Losses:
-        """Engine in which the loss of example e under model m is e + 1000 m."""
-
-        asked: ClassVar[list[list[int]]] = []
-        layout = SimpleNamespace(num_columns=1)
-
-        def report(self, activity):
-            pass
-
-        def losses_of_all(self, models, index, data):
-            self.asked.append(index.tolist())
-            return index.double() + 1000 * models
-
-    sizes = ids(5, 0, 9, 3)
-    lists = ClientIndex.from_sizes(torch.arange(17), sizes)
-    pool = Examples(torch.zeros(17, 1), torch.zeros(17, dtype=torch.int64), 2)
-    data = FederatedData(pool, lists, ClientIndex.empty(4), lists, ids(-1, -1, -1, -1))
-    work = RoundWork(Losses(), 0, data)
-    monkeypatch.setattr(round_work, "EVALUATION_BATCH", 4)
-    for at_once, parts in ((24, [8, 8, 1]), (1, [4, 4, 4, 4, 1]), (2**20, [17])):
-        Losses.asked.clear()
-        monkeypatch.setattr(round_work, "_LOSSES_AT_ONCE", at_once)
-        found = work.losses(torch.arange(3.0)[:, None], ids(2, 1, 0, 3))
-        assert [len(part) for part in Losses.asked] == parts
-        assert found[ids(0, 2, 3)].tolist() == [[mean + 1000 * m for m in range(3)] for mean in (9.0, 2.0, 15.0)]
-        assert found[1].isnan().all()  # these clients have no data
-
-
 # Rounds
 
 
-@dataclass(frozen=True)
-class Counted(FedAvg):
-    """FedAvg that records look-ups."""
-
-    served: list[int] = field(default_factory=list)
-
-    def serve(self, state, clients):
-        self.served.append(len(clients))
-        return super().serve(state, clients)
-
-
-def test_rounds_look_up_all_clients_only_where_a_shift_asks_who_is_warm():
+def test_rounds_look_up_all_clients_only_where_a_shift_asks_who_is_warm(monkeypatch: pytest.MonkeyPatch):
     class Clients:
         def at(self, round, data):
             return quadratic_clients(10).at(round)
 
-    data = Digits(num_clients=10).federated(0)
-    for participants, served in (("all", []), ("warm", [10, 10, 10])):
-        algorithm = Counted()
+    looked_up, serve, data = list[int](), FedAvg.serve, Digits(num_clients=10).federated(0)
+    monkeypatch.setattr(FedAvg, "serve", lambda *given: looked_up.append(len(given[2])) or serve(*given))
+    for participants, expected in (("all", []), ("warm", [10, 10, 10])):
         shift = SwapAll(probability=0.5, participants=participants)
-        list(rounds(algorithm, Clients(), data, Cohorts(3), seed=0, num_rounds=3, shifts=[shift]))
-        assert algorithm.served == served
-
-
-def test_clients_without_a_model_of_their_own_start_from_one_row(monkeypatch: pytest.MonkeyPatch):
-    work, asked = quadratic_clients(40), []
-    fit = QuadraticWork.fit
-
-    def noted(self: QuadraticWork, models: Tensor, clients: Tensor, *arguments: Any, **options: Any) -> Any:
-        if options.get("purpose") == "personal":
-            asked.append((len(models), len(clients)))
-        return fit(self, models, clients, *arguments, **options)
-
-    monkeypatch.setattr(QuadraticWork, "fit", noted)
-    algorithm = Ditto(0.5)
-    state, _ = algorithm.init(work, rng())
-    state, _ = algorithm.round(state, ids(4, 9), work, rng())
-    state, _ = algorithm.place(state, torch.arange(40), work, rng())
-    state, _ = algorithm.round(state, ids(1, 2, 3), work, rng())
-    assert asked == [(1, 2), (1, 38), (4, 3)]
+        list(rounds(FedAvg(), Clients(), data, Cohorts(3), seed=0, num_rounds=3, shifts=[shift]))
+        assert looked_up == expected

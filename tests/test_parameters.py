@@ -1,6 +1,7 @@
 """Tests modules as rows: the layout of columns, patterns that select columns, reading and writing."""
 
 import re
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -37,20 +38,16 @@ def nested() -> nn.Module:
     return nn.ModuleDict({"net": net})
 
 
+def slots_of(layout: ParameterLayout) -> str:
+    return ", ".join(f"{slot.name} {slot.start}:{slot.stop}" for slot in layout.slots)
+
+
 def test_row_has_parameters_in_order_and_buffers_last():
     layout = ParameterLayout.of(SmallNet())
-    assert [(slot.name, slot.start, slot.stop) for slot in layout.slots] == [
-        ("conv1.weight", 0, 2),
-        ("conv1.bias", 2, 4),
-        ("norm.weight", 4, 6),
-        ("norm.bias", 6, 8),
-        ("fc1.weight", 8, 14),
-        ("fc1.bias", 14, 17),
-        ("fc2.weight", 17, 20),
-        ("fc2.bias", 20, 21),
-        ("norm.running_mean", 21, 23),
-        ("norm.running_var", 23, 25),
-    ]
+    assert slots_of(layout) == (
+        "conv1.weight 0:2, conv1.bias 2:4, norm.weight 4:6, norm.bias 6:8, fc1.weight 8:14, fc1.bias 14:17, "
+        "fc2.weight 17:20, fc2.bias 20:21, norm.running_mean 21:23, norm.running_var 23:25"
+    )
     assert (layout.num_columns, layout.num_parameters) == (25, 21)
     assert layout.columns("*").tolist() == column_range(0, 21)  # without the buffers
 
@@ -121,23 +118,24 @@ def test_module_and_row_do_not_share_memory():
 
 
 @pytest.mark.parametrize(
-    ("patterns", "expected"),
+    ("module", "patterns", "expected"),
     [
-        ("fc*", column_range(8, 21)),
-        ("fc1", column_range(8, 17)),
-        ("fc1.weight", column_range(8, 14)),
-        ("*.bias", [2, 3, 6, 7, 14, 15, 16, 20]),
-        ("norm", column_range(4, 8)),
-        ("conv[0]", column_range(0, 4)),
-        ("linear[0]", column_range(8, 17)),
-        ("linear[-1]", column_range(17, 21)),
-        ("linear[-2]", column_range(8, 17)),
-        (["fc2", "conv1.bias"], [2, 3, 17, 18, 19, 20]),
-        (["fc2", "fc2.bias", "linear[-1]"], column_range(17, 21)),
+        (SmallNet, "fc*", column_range(8, 21)),
+        (SmallNet, "fc1.weight", column_range(8, 14)),
+        (SmallNet, "*.bias", [2, 3, 6, 7, 14, 15, 16, 20]),
+        (SmallNet, "norm", column_range(4, 8)),
+        (SmallNet, "conv[0]", column_range(0, 4)),
+        (SmallNet, "linear[-2]", column_range(8, 17)),
+        (SmallNet, ["fc2", "conv1.bias"], [2, 3, 17, 18, 19, 20]),
+        (SmallNet, ["fc2", "fc2.bias", "linear[-1]"], column_range(17, 21)),
+        (nested, "fc1", column_range(0, 8)),  # names go with and without outer modules
+        (nested, "net.fc1.bias", [6, 7]),
+        (nested, "net.*", column_range(0, 11)),
+        (nested, "linear[1]", [8, 9, 10]),
     ],
 )
-def test_pattern_chooses_columns(patterns: str | list[str], expected: list[int]):
-    columns = ParameterLayout.of(SmallNet()).columns(patterns)
+def test_pattern_chooses_columns(module: Callable[[], nn.Module], patterns: str | list[str], expected: list[int]):
+    columns = ParameterLayout.of(module()).columns(patterns)
     assert columns.tolist() == expected
     assert columns.dtype == torch.int64
 
@@ -149,35 +147,11 @@ def test_positions_count_layers_of_a_kind_from_zero_and_names_are_matched_whole(
     assert ParameterLayout.of(named).columns("fc1").tolist() == [0, 1]
 
 
-@pytest.mark.parametrize(
-    ("pattern", "expected"),
-    [
-        ("fc1", column_range(0, 8)),
-        ("net.fc1", column_range(0, 8)),
-        ("fc1.weight", column_range(0, 6)),
-        ("net.fc1.bias", [6, 7]),
-        ("net.*", column_range(0, 11)),
-        ("linear[1]", [8, 9, 10]),
-    ],
-)
-def test_names_go_with_and_without_outer_modules(pattern: str, expected: list[int]):
-    assert ParameterLayout.of(nested()).columns(pattern).tolist() == expected
-
-
 @pytest.mark.parametrize("pattern", ["fc9", "conv[1]", "linear[-3]", "lstm[0]", "running_mean"])
 def test_unmatched_pattern_is_refused_with_the_layers(pattern: str):
     listed = "conv1 (conv2d), norm (batchnorm2d), fc1 (linear), fc2 (linear)"
     with pytest.raises(InputError, match=re.escape(repr(pattern)) + ".*" + re.escape(listed)):
         ParameterLayout.of(SmallNet()).columns(["fc1", pattern])
-
-
-def test_layout_of_plain_layers_has_their_names_and_kinds():
-    layout = ParameterLayout.of_layers({"conv1": 2, "fc1": 3, "fc2": 4, "rest": 1})
-    assert layout.layers == ("conv1", "fc1", "fc2", "rest")
-    assert [slot.kind for slot in layout.slots] == ["conv2d", "linear", "linear", "other"]
-    assert (layout.num_columns, layout.num_parameters) == (10, 10)
-    assert layout.columns("fc*").tolist() == column_range(2, 9)
-    assert layout.columns("linear[-1]").tolist() == [5, 6, 7, 8]
 
 
 @pytest.mark.parametrize("module", [nn.ReLU(), nn.BatchNorm1d(2, affine=False), nn.Linear(2, 1).requires_grad_(False)])
@@ -206,14 +180,9 @@ def test_layers_are_found_with_their_buffers_also_those_that_have_nothing_else()
 
 def test_layout_without_some_layers_renumbers_the_others_and_names_those_left_out():
     layout = normalised().without(torch.tensor([2, 3, 8, 9]))
-    assert [(slot.name, slot.start, slot.stop) for slot in layout.slots] == [
-        ("conv.weight", 0, 1),
-        ("conv.bias", 1, 2),
-        ("fc.weight", 2, 4),
-        ("fc.bias", 4, 6),
-        ("plain.running_mean", 6, 7),
-        ("plain.running_var", 7, 8),
-    ]
+    assert slots_of(layout) == (
+        "conv.weight 0:1, conv.bias 1:2, fc.weight 2:4, fc.bias 4:6, plain.running_mean 6:7, plain.running_var 7:8"
+    )
     assert (layout.num_parameters, layout.num_columns, layout.left_out) == (6, 8, ("bn",))
     with pytest.raises(InputError, match=r"the layers are: conv \(conv1d\), fc \(linear\) \(without bn: personal\)"):
         layout.columns("bn")

@@ -1,41 +1,28 @@
-"""Tests the round loop and the traffic ledger on quadratic clients (docs/ground_truth.md, check 27)."""
+"""Tests the round loop, the traffic ledger and the selection of cohorts (docs/ground_truth.md, checks 27 and 29)."""
 
-import warnings
-from typing import Any
+from hashlib import blake2b
+from random import Random
 
 import pytest
 import torch
 from quadratic import ids, quadratic_clients
-from torch import Tensor
 
-from lit_cfl.algorithms import CFL, FLHC, AdaCFL, Algorithm, FedAvg, FedDrift, FedGroup, LayerCFL
+from lit_cfl.algorithms import Algorithm, FedAvg, FedGroup
 from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.errors import InputError, Notice
-from lit_cfl.rounds import Cohorts, Round, note_late_clustering, rounds
+from lit_cfl.rounds import Cohorts, Round, SelectionRule, drop_out, rounds
+from lit_cfl.seeds import derive
 
 
-def empty_data(clients: int, newcomers: Tensor | None = None) -> FederatedData:
+def empty_data(clients: int) -> FederatedData:
     """Makes data without examples, since the round loop itself reads only their population."""
     none = ClientIndex.from_lists([ids()] * clients)
     pool = Examples(torch.empty(0, 1), ids(), 1)
-    return FederatedData(pool, none, none, none, torch.full((clients,), -1), newcomers=newcomers)
+    return FederatedData(pool, none, none, none, torch.full((clients,), -1))
 
 
-def run(
-    algorithm: Algorithm, clients: int, cohorts: Cohorts, num_rounds: int, after: Round | None = None
-) -> list[Round]:
-    work = quadratic_clients(clients)
-    return list(rounds(algorithm, work, empty_data(clients), cohorts, seed=5, num_rounds=num_rounds, after=after))
-
-
-def test_traffic_is_a_model_down_and_up_per_client_and_that_of_pretraining_and_cold_starts():
-    plain = run(FedAvg(), 1000, Cohorts(20), 300)[-1]
-    assert plain.traffic.down + plain.traffic.up == 2 * 20 * 300 == 12_000
-    algorithm = FedGroup(num_clusters=3, pretrain_scale=20)
-    last = run(algorithm, 1000, Cohorts(20, "round_robin_first"), 300)[-1]
-    pretraining, cold_starts = 2 * 20 * 3, 1000 - 20 * 3
-    assert last.traffic.down + last.traffic.up == 12_000 + pretraining + cold_starts
-    assert (last.state.index >= 0).all()
+def run(algorithm: Algorithm, clients: int, cohorts: Cohorts, num_rounds: int) -> list[Round]:
+    work, data = quadratic_clients(clients), empty_data(clients)
+    return list(rounds(algorithm, work, data, cohorts, seed=5, num_rounds=num_rounds))
 
 
 def test_traffic_of_pretraining_is_in_the_first_round():
@@ -62,17 +49,6 @@ def test_local_work_counts_pretraining_cold_starts_and_every_epoch():
     assert found[-1].costs.scored == 0
 
 
-def test_resuming_after_a_round_equals_an_uninterrupted_run():
-    algorithm, cohorts = FedGroup(num_clusters=2, pretrain_scale=3), Cohorts(4, dropout=0.3)
-    whole = run(algorithm, 20, cohorts, 9)
-    for stop in (1, 4, 8):
-        rest = run(algorithm, 20, cohorts, 9, after=whole[stop - 1])
-        assert [r.number for r in rest] == list(range(stop + 1, 10))
-        assert torch.equal(rest[-1].state.models, whole[-1].state.models)
-        assert rest[-1].traffic.up == whole[-1].traffic.up
-        assert rest[-1].costs == whole[-1].costs
-
-
 def test_everybody_takes_part_where_the_algorithm_needs_it():
     class Whole(FedAvg):
         def needs_all(self, round: int) -> bool:
@@ -83,33 +59,79 @@ def test_everybody_takes_part_where_the_algorithm_needs_it():
     assert max(counts[0], counts[2]) <= 3
 
 
-def test_newcomers_are_never_selected_nor_founders():
-    newcomers = torch.arange(20) >= 14
-    work = quadratic_clients(20)
-    work.population = (~newcomers).nonzero().flatten()
-    algorithm = FedGroup(num_clusters=2, pretrain_scale=50)
-    *_, last = rounds(algorithm, work, empty_data(20, newcomers), Cohorts(9), seed=0, num_rounds=6)
-    assert last.state.founders.tolist() == list(range(14))
-    assert (last.state.index[14:] == -1).all()
+def select(round: int, population: torch.Tensor, size: int, seed: int, rule: SelectionRule = "uniform") -> torch.Tensor:
+    return Cohorts(size, rule, seed=seed).at(round, population, run_seed=0)
 
 
-def test_a_run_of_no_rounds_is_refused():
-    with pytest.raises(InputError, match="rounds is 0"):
-        run(FedAvg(), 3, Cohorts(1), 0)
+def turns(clients: int, size: int, rounds: int) -> list[list[int]]:
+    return [select(t, torch.arange(clients), size, 2077, "round_robin_first").tolist() for t in range(rounds)]
 
 
-def test_cohort_that_drops_out_whole_leaves_the_state():
-    last = run(FedAvg(), 3, Cohorts(1, dropout=0.999), 3)[-1]
-    assert last.traffic.down == 0
-    assert torch.equal(last.state.models[0], quadratic_clients(3).initial(0))
+def sampled(round: int, clients: int, size: int, seed: int) -> list[int]:
+    return sorted(Random(seed + round).sample(range(clients), size))
 
 
-@pytest.mark.parametrize(
-    ("kind", "option"),
-    [(kind, "warmup_rounds") for kind in (FLHC, CFL, AdaCFL, LayerCFL)] + [(FedDrift, "step_rounds")],
-)
-def test_clusters_that_would_not_change_before_the_end_are_noted(kind: type[Any], option: str):
-    with warnings.catch_warnings(action="error"):
-        note_late_clustering(kind(**{option: 2}), 3)  # the clustering is in round 3
-    with pytest.warns(Notice, match=f"{kind.__name__} does not cluster before round 4.*set {option} below 3"):
-        note_late_clustering(kind(**{option: 3}), 3)
+def test_first_draw_of_the_published_code():
+    drawn = Random(2077).sample(range(200), 100)
+    assert drawn[:10] == [88, 74, 17, 0, 73, 164, 171, 9, 103, 101]
+    assert select(0, torch.arange(200), 100, 2077).tolist() == sorted(drawn)
+    for round in (1, 2, 7):
+        assert select(round, torch.arange(30), 7, 2077).tolist() == sampled(round, 30, 7, 2077)
+
+
+def test_clients_take_turns_first_and_are_then_drawn():
+    assert turns(8, 4, rounds=4) == [[0, 1, 2, 3], [4, 5, 6, 7], sampled(2, 8, 4, 2077), sampled(3, 8, 4, 2077)]
+    # the last turn wraps to the head, since round 2 is below 10/4
+    assert turns(10, 4, rounds=4) == [[0, 1, 2, 3], [4, 5, 6, 7], [0, 1, 8, 9], sampled(3, 10, 4, 2077)]
+
+
+def test_everybody_is_chosen_when_the_cohort_is_the_population():
+    for rule in ("uniform", "round_robin_first"):
+        assert select(3, ids(2, 5, 9), 3, 1, rule).tolist() == [2, 5, 9]
+
+
+def test_positions_are_drawn_where_ids_have_gaps():
+    population = ids(1, 4, 5, 20, 21, 40, 77)
+    assert select(1, population, 3, 0, "round_robin_first").tolist() == [20, 21, 40]
+    assert select(2, population, 3, 0, "round_robin_first").tolist() == [1, 4, 77]
+    assert select(5, population, 3, 0).tolist() == [int(population[k]) for k in sampled(5, 7, 3, 0)]
+
+
+def test_runs_with_neighbouring_seeds_share_no_cohort():
+    def seen(seed: int) -> set[tuple[int, ...]]:
+        return {tuple(Cohorts(10).at(t, torch.arange(100), seed).tolist()) for t in range(50)}
+
+    assert len(seen(0)) == 50
+    assert not seen(0) & seen(1)
+
+
+@pytest.mark.parametrize("seed", [2077, 0])
+def test_selection_seed_gives_all_runs_the_same_cohorts(seed: int):
+    population, cohorts = torch.arange(50), Cohorts(6, seed=seed)
+    assert cohorts.at(3, population, 9).tolist() == cohorts.at(3, population, 1).tolist() == sampled(3, 50, 6, seed)
+
+
+# Dropout
+
+
+@pytest.mark.parametrize("cohort", [ids(0), ids(2, 3, 5, 7, 11, 13), torch.arange(0, 100, 3), torch.arange(60, 100)])
+def test_dropping_out_does_not_depend_on_who_else_was_asked(cohort: torch.Tensor):
+    left = set(drop_out(torch.arange(100), 0.4, seed=3, round=5).tolist())
+    assert drop_out(cohort, 0.4, seed=3, round=5).tolist() == [k for k in cohort.tolist() if k in left]
+
+
+def test_each_client_drops_out_with_the_probability():
+    assert len(drop_out(torch.arange(10_000), 0.3, seed=0, round=0)) == pytest.approx(7000, abs=200)
+
+
+def test_dropping_out_changes_with_round_and_seed():
+    left = [tuple(drop_out(torch.arange(50), 0.5, seed, round).tolist()) for seed, round in ((0, 0), (0, 1), (1, 0))]
+    assert len(set(left)) == 3
+
+
+# Random streams
+
+
+def test_derived_seed_is_the_hash_of_its_purpose():
+    digest = blake2b(b"7/train/3/12", digest_size=8).digest()
+    assert derive(7, "train", 3, 12) == int.from_bytes(digest, "big") // 2

@@ -1,4 +1,4 @@
-"""Tests scores of sets: per client, per cluster and overall, undefined scores, and equality in every engine."""
+"""Tests scores of sets: per client, per cluster and overall, and undefined scores."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,13 +16,11 @@ from lit_cfl import Experiment, run
 from lit_cfl.client_scores import SetPredictions, SplitScores
 from lit_cfl.datamodules import Digits
 from lit_cfl.early_stopping import StopRule
-from lit_cfl.engines.task_protocol import outcomes_of
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.local_work import Budget
-from lit_cfl.metric_names import choosable_columns, higher_is_better, metric_columns, suggest_column
 from lit_cfl.nets import MCLR
-from lit_cfl.scores import ACCURACY, Score, SetScore
+from lit_cfl.scores import SetScore
 from lit_cfl.storage import read_table
 from lit_cfl.tasks import Classification
 from lit_cfl.tasks.named_scores import named_scores
@@ -106,31 +104,9 @@ def test_a_model_that_diverged_has_no_score_rather_than_none_to_count():
     assert metrics["test/undefined_auroc"] == 0
 
 
-def test_parts_of_clients_join():
-    one = SetPredictions(OUTPUTS[:3], LABELS[:3], [ids(0, 1), ids(2)], ids(1, 0))
-    other = SetPredictions(OUTPUTS[3:], LABELS[3:], [ids(1, 0)], ids(0))
-    both = SetPredictions.join([one, other])
-    assert [part.tolist() for part in both.lists] == [[0, 1], [2], [4, 3]]
-    assert both.list_of.tolist() == [1, 0, 2]
-
-
 def experiment(engine: str = "auto", names: list[str] | None = None, **changes: object) -> Experiment:
     task = lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1), scores=names or NAMES)  # noqa: E731
     return digits(task=task, engine=engine, data=FEW, **changes)
-
-
-def test_scores_are_the_same_in_every_engine_and_change_nothing_else(tmp_path: Path):
-    last = {}
-    for engine in ("chain", "loop", "trainer"):
-        row = read_table(run(experiment(engine, rounds=1), tmp_path / engine).path / "metrics.csv")[-1]
-        last[engine] = {k: v for k, v in row.items() if not k.startswith("time/") and v is not None}
-        assert 0.5 < row["test/weighted_auroc"] <= 1
-        assert row["test/undefined_f1_3"] > 0
-    for engine in ("loop", "trainer"):
-        assert last[engine] == pytest.approx(last["chain"], rel=1e-5)
-    plain = read_table(run(digits(engine="loop", data=FEW, rounds=1), tmp_path / "plain").path / "metrics.csv")[-1]
-    shared = {k: v for k, v in plain.items() if not k.startswith("time/") and v is not None}
-    assert {k: last["loop"][k] for k in shared} == shared
 
 
 def test_files_hold_the_score_of_each_client_and_cluster_and_a_run_can_stop_by_it(tmp_path: Path):
@@ -145,18 +121,6 @@ def test_files_hold_the_score_of_each_client_and_cluster_and_a_run_can_stop_by_i
     assert row["test/mean_f1"] == pytest.approx(sum(one["f1"] for one in clients) / len(clients))
     assert all(one["f1"] is not None for one in read_table(path / "clusters.csv"))
     assert row["test/tuned_f1"] > 0
-
-
-def test_columns_and_directions():
-    scores = named_scores(["calibration_error", "accuracy"])
-    assert "val/undefined_calibration_error" in metric_columns(scores)
-    assert "val/undefined_accuracy" not in metric_columns(scores)
-    assert "val/undefined_calibration_error" not in choosable_columns(scores)
-    assert not higher_is_better("val/weighted_calibration_error", scores)
-    assert not higher_is_better("val/undefined_calibration_error", scores)
-    # an accuracy without its mean is taken for the weighted one
-    for word, meant in (("val/accuracy", "val/weighted_accuracy"), ("val/std_acuracy", "val/std_accuracy")):
-        assert suggest_column(word, choosable_columns((ACCURACY,))) == f" (did you mean {meant}?)"
 
 
 def most(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -186,28 +150,11 @@ def test_own_scores_are_functions_by_their_path_or_objects():
     [
         (lambda: named_scores(["f2"]), r"'f2'.*f1\?"),
         (lambda: named_scores(["nowhere.kappa"]), "'nowhere.kappa'.*ModuleNotFoundError"),
-        (lambda: named_scores(["math.pi"]), r"'math\.pi', which is 3\.14"),
         (lambda: named_scores(["f1", "accuracy", "f1"]), "names f1, accuracy, f1; give each once"),
-        (lambda: named_scores([]), "give a list of scores"),
-        (lambda: named_scores([Score("mae")]), "'mae', which is not a SetScore"),
         (lambda: SetScore("two", function=two).of_set(OUTPUTS, LABELS), "'two' returned a tensor of shape"),
-        (lambda: SetScore("x"), "'x' has the function None"),
         (lambda: of("f1_30"), "'f1_30'.*0 to 2"),
     ],
 )
 def test_wrong_names_and_functions_are_refused(wrong: Callable[[], object], named: str):
     with pytest.raises(InputError, match=named):
         wrong()
-
-
-class NoOutputs(Classification):
-    scores = (ACCURACY, OWN)
-
-    def outcomes(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-        return super().outcomes(batch)[:2]
-
-
-def test_outcomes_without_the_outputs_are_refused():
-    module = NoOutputs(MCLR([1, 8, 8], 10))
-    with pytest.raises(InputError, match=r"must return the outputs \[n, \.\.\.\] last, after the losses and 1 other"):
-        outcomes_of(module, (torch.zeros(2, 1, 8, 8), ids(0, 1)))

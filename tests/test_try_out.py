@@ -11,7 +11,6 @@ from lit_cfl import devices, experiment
 from lit_cfl.compare.comparison import Comparison, _check_and_plan
 from lit_cfl.config.variants import build
 from lit_cfl.engines import choose_plan
-from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.tune.check import prepare
 from lit_cfl.tune.study import Resources, Study
@@ -44,19 +43,6 @@ def test_a_run_on_a_gpu_is_tried_out_on_the_cpu(options: dict[str, str], engine:
     assert (plan.device, plan.engine, plan.precision) == ("cuda:0", engine, precision)
     assert prepared.engine.plan.device == "cpu"
     assert prepared.experiment.to_dict() == asked.to_dict()
-
-
-def test_a_module_that_the_cpu_refuses_is_tried_on_the_gpu(tried: list[str], monkeypatch: pytest.MonkeyPatch):
-    prepare = Experiment.prepare
-
-    def refused(self: Experiment, seed: int) -> object:
-        if self.device == "cpu":
-            raise InputError("only on a GPU")
-        return SimpleNamespace(data=prepare(self.__class__(**(vars(self) | {"device": "cpu"})), seed).data)
-
-    monkeypatch.setattr(Experiment, "prepare", refused)
-    _, plan = build(base(device="cuda")).try_out(0)
-    assert plan.device == "cuda:0"
 
 
 def test_comparisons_and_studies_are_checked_without_a_gpu(tried: list[str]):

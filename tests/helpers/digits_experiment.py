@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from processes import without_clocks
 
 from lit_cfl import Experiment
 from lit_cfl.algorithms import FedGroup
@@ -31,4 +32,4 @@ def digits(**changes: object) -> Experiment:
 
 def timeless_rows(path: Path) -> list[dict[str, Any]]:
     """Returns the rows of a run's `metrics.csv` without the columns of times."""
-    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in read_table(path / "metrics.csv")]
+    return list(map(without_clocks, read_table(path / "metrics.csv")))

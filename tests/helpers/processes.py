@@ -16,18 +16,8 @@ import yaml
 from lit_cfl.cli.main import main
 
 ROUNDS = 8
-OPTIONS = [
-    "--config",
-    "quickstart",
-    "--data.num_clients",
-    "12",
-    "--cohort_size",
-    "5",
-    "--algorithm.pretrain_scale",
-    "2",
-    "--tracking.snapshots_every",
-    "3",
-]
+OPTIONS = """--config quickstart --data.num_clients 12 --cohort_size 5 --algorithm.pretrain_scale 2
+    --tracking.snapshots_every 3"""
 
 
 # The first backward pass starts threads if Inductor was imported before; a fork could then not train.
@@ -35,7 +25,7 @@ torch.zeros(1, requires_grad=True).sum().backward()
 
 
 def start(path: Path, *more: str, rounds: int = ROUNDS) -> list[str]:
-    return ["run", *OPTIONS, "--rounds", str(rounds), "--run_dir", str(path), *more]
+    return ["run", *OPTIONS.split(), "--rounds", str(rounds), "--run_dir", str(path), *more]
 
 
 def resume(path: Path, *more: str) -> list[str]:
@@ -43,9 +33,7 @@ def resume(path: Path, *more: str) -> list[str]:
 
 
 def in_child(
-    arguments: list[str],
-    prepare: Callable[[], None] = lambda: None,
-    command: Callable[[list[str]], int] = main,
+    arguments: list[str], prepare: Callable[[], None] = lambda: None, command: Callable[[list[str]], int] = main
 ) -> int:
     """Starts the command in a fork, with its output in the file `$CHILD_OUTPUT`; returns the process id."""
     sys.stdout.flush()

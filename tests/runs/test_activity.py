@@ -1,36 +1,26 @@
 """Tests the activities that a run reports, starting with the loading of its data."""
 
-from dataclasses import replace
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 
 import pytest
 import torch
+from digits_experiment import digits
 from ragged import LOCAL, PLANS, SHAPE, ragged_data, task
 
 from lit_cfl.activity import Activity
 from lit_cfl.algorithms import FedAvg, FedGroup
 from lit_cfl.datamodules import Digits
 from lit_cfl.engines.choose_plan import build_engine
-from lit_cfl.engines.engine import Engine
-from lit_cfl.engines.plan import Plan
-from lit_cfl.experiment import Experiment
 from lit_cfl.nets import MCLR
 from lit_cfl.runs.run import RunCallbacks, run
-from lit_cfl.tasks import Classification
-
-
-def reporting(plan: Plan) -> tuple[Engine, list[Activity]]:
-    engine, reported = build_engine(task(lambda: MCLR(SHAPE, 10)), plan, 5, LOCAL), list[Activity]()
-    engine.report = reported.append
-    return engine, reported
 
 
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("held", [True, False])
 def test_every_engine_counts_the_clients_of_a_fit_up_to_the_last(name: str, held: bool):
-    engine, reported = reporting(PLANS[name])
+    engine, reported = build_engine(task(lambda: MCLR(SHAPE, 10)), PLANS[name], 5, LOCAL), list[Activity]()
+    engine.report = reported.append
     if not held:
         engine.__class__ = type("Chunked", (type(engine),), {"rows_that_fit": property(lambda self: 2)})
     clients = torch.arange(1, 6)  # client 0 has no data
@@ -43,32 +33,11 @@ def test_every_engine_counts_the_clients_of_a_fit_up_to_the_last(name: str, held
     assert len(set(counts)) > 2  # intermediate counts are reported, too
 
 
-def test_models_gradients_losses_and_scores_are_announced():
-    engine, reported = reporting(Plan("loop"))
-    models, data = torch.stack([engine.initial(0), engine.initial(1)]), ragged_data()
-    work = engine.at(1, data)
-    list(work.fit(models, torch.tensor([1, 1, 2, 2]), torch.tensor([0, 1, 0, 1])).chunks())
-    assert str(reported[-1]) == "training 4 of 4 models"  # two for each client
-    reported.clear()
-    work.gradients(models[0], torch.arange(1, 4))
-    work.losses(models, torch.arange(1, 4))
-    engine.outcomes_of_each(models, torch.tensor([0, 1]), torch.tensor([3, 4]), data)
-    gradients = [f"gradients of {done} of 3 clients" for done in (1, 2, 3)]
-    assert list(map(str, reported)) == [*gradients, "losses of 2 models on 3 clients", "evaluating"]
-
-
 def test_run_reports_its_activity_from_the_start(tmp_path: Path):
     reported: list[str | Activity] = []
-    experiment = Experiment(
-        Digits(num_clients=8),
-        lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1)),
-        FedGroup(2, 3),
-        rounds=2,
-        cohort_size=3,
-        local=replace(LOCAL, epochs=1),
-        baseline=FedAvg(),
-        engine="loop",  # the loop trains one client after another; in a stack, all end at once
-    )
+    # the loop trains one client after another; in a stack, all end at once
+    options = {"rounds": 2, "cohort_size": 3, "baseline": FedAvg(), "engine": "loop"}
+    experiment = digits(data=Digits(8), algorithm=FedGroup(2, 3), **options)
     callbacks = RunCallbacks(
         activity=reported.append, started=lambda title, first, rounds, seed: reported.append(title)
     )

@@ -7,26 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lit_cfl import Experiment, compare, load_experiment, run, run_many
+from lit_cfl import compare, load_experiment, run
 from lit_cfl.errors import InputError
 
-TABLE = {
-    "name": "table",
-    "seeds": [0, 1],
-    "rounds": 1,
-    "cohort_size": 2,
-    "data": {"class_path": "ArrayData", "init_args": {"source": "visits.csv", "test": 0.2}},
-    "task": {
-        "class_path": "Classification",
-        "init_args": {
-            "net": {"class_path": "MCLR"},
-            "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}},
-        },
-    },
-    "algorithm": "FedAvg",
-    "pictures": {"formats": []},
-    "tracking": {"wandb": "disabled"},
-}
+WORDS = "--data ArrayData --data.source visits.csv --data.test 0.2 --rounds 1 --cohort_size 2"
 CHANGED = "seed-0 was made with different data"
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -38,12 +22,23 @@ def write_table(seed: int) -> None:
     Path("visits.csv").write_text("\n".join(["client,a,b,y", *lines]) + "\n")
 
 
-def with_baseline() -> Experiment:
-    return load_experiment(TABLE | {"seeds": [0]}).with_options(baseline="Local")
+def table_run(path: str, *words: str, mode: str = "new") -> None:
+    run(load_experiment("fedavg/digits", [*WORDS.split(), *words]), path, mode=mode)
 
 
-def resume() -> None:
-    run(load_experiment(TABLE), "runs", mode="resume")
+def seeds(mode: str = "new") -> None:
+    table_run("runs", "--seeds", "[0,1]", mode=mode)
+
+
+def baseline(mode: str = "new") -> None:
+    table_run("seed-0", "--baseline", "Local", mode=mode)
+
+
+def comparison(mode: str = "new") -> None:
+    if mode == "new":
+        compare("fedavg/digits", ["FedAvg", "Local"], [0, 1], WORDS.split(), compare_dir="c", num_cpus=1)
+    else:
+        compare(resume="c", num_cpus=1)
 
 
 @pytest.fixture(autouse=True)
@@ -53,45 +48,26 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "lost", "complete"),
-    [
-        (lambda: run(load_experiment(TABLE), "runs"), "runs/seed-1", resume),
-        (
-            lambda: run(load_experiment(TABLE), "runs"),
-            "runs/seed-1",
-            lambda: run_many({Path("runs"): load_experiment(TABLE)}, num_cpus=1),
-        ),
-        (
-            lambda: run(with_baseline(), "seed-0"),
-            "seed-0/baseline",
-            lambda: run(with_baseline(), "seed-0", mode="resume"),
-        ),
-        (
-            lambda: compare(TABLE, ["FedAvg", "Local"], compare_dir="c", num_cpus=1),
-            "c/Local/seed-1",
-            lambda: compare(resume="c", num_cpus=1),
-        ),
-    ],
-    ids=["a seed", "a seed in parallel", "a baseline", "a run of a comparison"],
+    ("start", "lost"), [(seeds, "runs/seed-1"), (baseline, "seed-0/baseline"), (comparison, "c/Local/seed-1")]
 )
-def test_runs_are_not_added_to_those_on_other_data(start: Callable[[], object], lost: str, complete: Callable):
+def test_runs_are_not_added_to_those_on_other_data(start: Callable[..., None], lost: str):
     start()
     shutil.rmtree(lost)
     write_table(1)
     with pytest.raises(InputError, match=CHANGED):
-        complete()
+        start("resume")
 
 
 @pytest.mark.parametrize(("old", "new"), [("client,a,b,y", "client,weight,b,y"), (",yes", ",NEVER")])
 def test_columns_and_labels_keep_their_names_until_all_runs_have_finished(old: str, new: str):
     table = Path("visits.csv").read_text().replace(",0\n", ",no\n").replace(",1\n", ",yes\n")
     Path("visits.csv").write_text(table)
-    run(load_experiment(TABLE), "runs")
+    seeds()
     shutil.rmtree("runs/seed-1")
     Path("visits.csv").write_text(table.replace(old, new))
     with pytest.raises(InputError, match=CHANGED):
-        resume()
+        seeds("resume")
     Path("visits.csv").write_text(table)
-    resume()
+    seeds("resume")
     Path("visits.csv").write_text(table.replace(old, new))
-    resume()  # loads no data
+    seeds("resume")  # loads no data

@@ -7,8 +7,7 @@ line that has the file's name, and changes no file. `either`: a bit of an archiv
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,7 @@ OPTIONS = """
 """
 
 
-def flip_bit(file: Path, other: Path) -> None:
+def flip(file: Path, other: Path) -> None:
     """Flips a bit in the middle half of the file."""
     drawn, content = random.Random(file.name), bytearray(file.read_bytes())
     content[drawn.randrange(len(content) // 4, 3 * len(content) // 4)] ^= 1 << drawn.randrange(8)
@@ -57,27 +56,12 @@ def edit(file: Path, other: Path) -> None:
     replace_text(file, "epochs: 1", "epochs: 2")
 
 
-DAMAGES: dict[str, Callable[[Path, Path], None]] = {
-    "flip": flip_bit,
-    "truncate": truncate,
-    "delete": delete,
-    "replace": replace,
-    "flip_in_model": flip_in_model,
-    "edit": edit,
-}
-
-
-@dataclass(frozen=True)
-class Runs:
-    """Directories of the same run: finished, and killed in the save of its third round; and another run."""
-
-    finished: Path
-    killed: Path
-    other: Path
+DAMAGES = {change.__name__: change for change in (flip, truncate, delete, replace, flip_in_model, edit)}
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """Makes directories of the same run, finished and killed in the save of its third round, and of another run."""
     threads, folder = torch.get_num_threads(), tmp_path_factory.mktemp("runs")
     torch.set_num_threads(1)  # forks of a process that has computed in several threads may hang
     with pytest.MonkeyPatch.context() as patch:
@@ -89,7 +73,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         killed = folder / "killed"
         run_in_child(trials.start(killed), trials.output, lambda: Hurt(killed, "kill", saves[2]) and None)
         assert run_in_child([*trials.start(folder / "other"), "--seeds", "[1]"], trials.output) == 0
-        yield Runs(trials.reference, killed, folder / "other")
+        yield {"finished": trials.reference, "killed": killed, "other": folder / "other"}
     torch.set_num_threads(threads)
 
 
@@ -122,19 +106,21 @@ AT_THE_END = ("clients.csv", "memberships.npz", "summary.json", "SHA256SUMS")  #
 
 @pytest.mark.parametrize(("name", "damage", "answer"), CELLS)
 @pytest.mark.parametrize("state", ["finished", "killed"])
-def test_a_damaged_file_is_healed_or_named(state: str, name: str, damage: str, answer: str, runs: Runs, tmp_path: Path):
+def test_a_damaged_file_is_healed_or_named(
+    state: str, name: str, damage: str, answer: str, runs: dict[str, Path], tmp_path: Path
+):
     if state == "killed" and name in AT_THE_END:
-        assert not (runs.killed / name).exists()
+        assert not (runs["killed"] / name).exists()
         return
     path, output = tmp_path / "run", tmp_path / "output.txt"
-    shutil.copytree(getattr(runs, state), path)
+    shutil.copytree(runs[state], path)
     file = find_file(path, name)
-    DAMAGES[damage](file, find_file(runs.other, name))
+    DAMAGES[damage](file, find_file(runs["other"], name))
     before = contents(path)
     code, said = run_in_child(["run", "--resume", str(path)], output), output.read_text()
     if answer == "heals" or (answer == "either" and code == 0):
         assert code == 0, said
-        assert find_differences(path, runs.finished) + find_damages(path) == []
+        assert find_differences(path, runs["finished"]) + find_damages(path) == []
     else:
         assert code == 2, said
         (line,) = [line for line in said.splitlines() if line.startswith("lit-cfl: error: ")]

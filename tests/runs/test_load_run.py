@@ -3,41 +3,32 @@
 import math
 import shutil
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
-import yaml
+from digits_experiment import digits
 from lightning import Trainer
 from processes import replace_everywhere
-from rich.console import Console
+from quadratic import ids
 from torch.utils.data import DataLoader, TensorDataset
 
-from lit_cfl import Experiment, load_run, run
-from lit_cfl.algorithms import IFCA, Assignment, Ditto, FedAvg, FedGroup, FedProx, StoCFL
+from lit_cfl import load_run, run
+from lit_cfl.algorithms import IFCA, Ditto, FedAvg, FedProx, StoCFL
 from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.cli.main import main
+from lit_cfl.clustering.cluster_scores import agreement
 from lit_cfl.datamodules import ArrayData, Digits
 from lit_cfl.errors import InputError, Notice
-from lit_cfl.local_work import Budget
-from lit_cfl.nets import MCLR
-from lit_cfl.progress.tables import assignment_table
 from lit_cfl.runs.load_run import SavedRun
-from lit_cfl.runs.newcomers import PlacedNewcomers
 from lit_cfl.storage.csv_log import read_table
-from lit_cfl.tasks import Classification
-
-
-def small_task() -> Classification:
-    return Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1))
 
 
 def after_a_round(algorithm: Algorithm, folder: Path, data: Digits | None = None, clients: int = 3) -> SavedRun:
     """Runs a round, and opens the run."""
-    experiment = Experiment(data or Digits(8), small_task, algorithm, rounds=1, cohort_size=clients)
+    experiment = digits(data=data or Digits(8), algorithm=algorithm, rounds=1, cohort_size=clients)
     run(experiment, folder / "run")
     return load_run(folder / "run", experiment)
 
@@ -91,31 +82,21 @@ def test_the_plan_of_another_machine_does_not_stop_a_prediction(path: Path, tmp_
     assert load_run(tmp_path / "run").prepared.engine.plan.device == "cpu"
 
 
-def test_an_experiment_made_in_python_opens_its_run(tmp_path: Path):
-    algorithm = FedGroup(num_clusters=2, pretrain_scale=3, pretrain=Budget(2))
-    experiment = Experiment(Digits(8), small_task, algorithm, rounds=2, cohort_size=3)
-    finished = run(experiment, tmp_path / "run")
-    saved, steps = load_run(tmp_path / "run", experiment), list(experiment)
-    assert saved.metrics["test/loss"].iloc[-1] == finished.summary["test/loss"]
-    assert torch.equal(steps[-1].state.models, saved.state.models)
-    assert (saved.round, steps[-1].number, steps[-1].data.num_clients) == (2, 2, 8)
-
-
 def test_a_given_experiment_is_that_of_the_run(tmp_path: Path):
-    experiment = Experiment(Digits(8), small_task, FedAvg(), rounds=1, cohort_size=3, seeds=[4, 5], baseline=FedProx())
+    experiment = digits(data=Digits(8), rounds=2, seeds=[4, 5], baseline=FedProx())
     run(experiment, tmp_path / "run")
     assert load_run(tmp_path / "run" / "seed-5", experiment).prepared.seed == 5
     assert load_run(tmp_path / "run" / "seed-5" / "baseline", experiment.for_baseline()).prepared.seed == 5
     for below, given, named in (
         ("seed-5/baseline", experiment, r"algorithm.*for_baseline\(\)"),
         ("", experiment, "seed-4, seed-5"),
-        ("seed-4", replace(experiment, cohort_size=4), "cohort_size: 3 -> 4"),
+        ("seed-4", replace(experiment, cohort_size=4), "cohort_size: 5 -> 4"),
     ):
         with pytest.raises(InputError, match=named):
             load_run(tmp_path / "run" / below, given)
-    saved = load_run(tmp_path / "run" / "seed-4", experiment)
-    with pytest.raises(InputError, match=r"'anna'.*0 to 7"):
-        saved.client_module("anna")  # type: ignore[arg-type]  # a name in place of a number: the mistake
+    saved, (*_, last) = load_run(tmp_path / "run" / "seed-4", experiment), experiment.for_seed(4)
+    assert torch.equal(last.state.models, saved.state.models)
+    assert saved.round == last.number == 2
     with pytest.raises(InputError, match=r"Digits.*federated\(seed=0\)"):
         saved.assign(Digits(4))  # type: ignore[arg-type]  # a data module in place of its clients: the mistake
 
@@ -157,30 +138,8 @@ def test_newcomers_that_found_clusters_of_stocfl_are_new_also_under_a_number_tha
     assert placed.closeness.shape == (2, 3)
 
 
-def test_newcomers_are_shown_with_their_names_and_agreement_and_mixtures_by_their_weights(capsys):
-    placed = PlacedNewcomers(
-        Assignment(torch.zeros(2, 1), torch.tensor([1, -1])),
-        new=torch.tensor([False, False]),
-        closeness=None,
-        test=None,
-        engine=None,
-        agreement={"clusters/ari": 0.456},
-        names=("site-a", "site-b"),
-    )
-    assignment_table(Console(width=100), Path("runs/mine"), placed, "")
-    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    named = ["0 (site-a) 1", "1 (site-b) none: no training data"]
-    assert lines[1:4] == [*named, "ARI with their true clusters: 0.46 (1 = equal)"]
-    with pytest.raises(InputError, match="newcomer 1 has no model"):
-        placed.module(1)
-    mixed = Assignment(torch.zeros(2, 1), torch.tensor([1]), weights=torch.tensor([[0.2, 0.8]]))
-    of_mixtures = PlacedNewcomers(mixed, torch.tensor([False]), None, None, engine=None)
-    assignment_table(Console(width=100), Path("runs/mine"), of_mixtures, "")
-    assert "assign(<data>).assignment.weights" in capsys.readouterr().out.splitlines()[-1]
-
-
 def test_newcomers_of_known_clusters_are_compared_with_them(tmp_path: Path):
-    experiment = Experiment(Digits(8, rotations=[0, 180]), small_task, IFCA(num_clusters=2), rounds=2, cohort_size=8)
+    experiment = digits(data=Digits(8, rotations=[0, 180]), algorithm=IFCA(2), rounds=2, cohort_size=8)
     run(experiment, tmp_path / "run")
     data = Digits(6, rotations=[0, 180], partition_seed=9).federated(0)
     saved = load_run(tmp_path / "run", experiment)
@@ -192,19 +151,8 @@ def test_newcomers_of_known_clusters_are_compared_with_them(tmp_path: Path):
     ):
         placed = saved.assign(data)
     found = placed.assignment.index
-    same = sum(int((found[a] == found[b]) == (a % 2 == b % 2)) for a in range(6) for b in range(a))
-    assert (placed.agreement["clusters/ari"] == pytest.approx(1.0)) == (same == 15)  # all 15 pairs of clients
+    assert placed.agreement == agreement(found, ids(0, 1, 0, 1, 0, 1))
     assert placed.names == data.names
-
-
-@pytest.mark.filterwarnings("error::lit_cfl.errors.Notice")
-def test_test_examples_on_which_no_client_trained_need_no_note(tmp_path: Path):
-    saved = after_a_round(FedAvg(), tmp_path, Digits(8, newcomers=0.25), clients=2)
-    held_out, other = saved.data.newcomers, saved.data.examples
-    assert held_out is not None
-    assert saved.assign(saved.data.subset(held_out.nonzero().flatten())).test is not None
-    moved = replace(saved.data, examples=replace(other, inputs=other.inputs.flip(0)), newcomers=None)
-    assert saved.assign(moved).test is not None
 
 
 class Watched(FedAvg):
@@ -242,15 +190,6 @@ def test_clients_that_the_models_cannot_take_are_refused(path: Path):
 # Commands
 
 
-def test_evaluate_prints_the_figures_of_the_run(path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["evaluate", str(path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    last = read_table(path / "metrics.csv")[-1]
-    for split in ("val", "test"):
-        (line,) = [line.split() for line in lines if line.startswith(split)]
-        assert line[1:3] == [str(last["clients/evaluated"]), f"{last[f'{split}/weighted_accuracy']:.3f}"]
-
-
 def test_evaluate_and_assign_take_other_data(path: Path, capsys: pytest.CaptureFixture[str]):
     other = ["--data.num_clients", "8", "--data.partition_seed", "5"]
     assert main(["evaluate", str(path), *other]) == 0
@@ -276,11 +215,12 @@ def averaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_evaluate_leaves_newcomers_out_of_the_clients_of_a_run(averaged: Path, capsys: pytest.CaptureFixture[str]):
+def test_evaluate_prints_the_figures_without_newcomers(averaged: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["evaluate", str(averaged)]) == 0
-    (line,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("test")]
-    last = read_table(averaged / "metrics.csv")[-1]
-    assert line[1:3] == ["28", f"{last['test/weighted_accuracy']:.3f}"]
+    lines, last = capsys.readouterr().out.splitlines(), read_table(averaged / "metrics.csv")[-1]
+    for split in ("val", "test"):
+        (line,) = [line.split() for line in lines if line.startswith(split)]
+        assert line[1:3] == ["28", f"{last[f'{split}/weighted_accuracy']:.3f}"]
     # a share of 0.3 cannot be held out of one client, and need not be
     assert main(["assign", str(averaged), "--data.num_clients", "1", "--data.rotations", "null"]) == 0
 
@@ -302,22 +242,10 @@ def test_new_clients_may_be_tested_on_a_label_that_the_run_alone_knows(
     monkeypatch.chdir(tmp_path)
     rows = "".join(f"0.{n},{'cat' if n % 2 else 'dog'},{n % 4 // 2 + 5}\n" for n in range(40))
     Path("old.csv").write_text(f"x,y,client\n{rows}")
-    experiment = {
-        "data": {"class_path": "ArrayData", "init_args": {"source": "old.csv", "test": 0.5}},
-        "task": {
-            "class_path": "Classification",
-            "init_args": {"net": "MCLR", "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}},
-        },
-        "algorithm": "FedAvg",
-        "rounds": 1,
-        "cohort_size": 2,
-    }
-    Path("old.yaml").write_text(yaml.safe_dump(experiment))
-    assert main(["run", "--config", "old.yaml", "--run_dir", "run"]) == 0
-    for label, expected in (("dog", 0), ("bird", 2)):
-        Path("new.csv").write_text(f"x,y,client\n0.1,cat,9\n0.2,{label},9\n")  # one of them is the test example
-        assert main(["assign", "run", "--data.source", "new.csv"]) == expected
-    assert "'bird'" in capsys.readouterr().err
+    words = "--data ArrayData --data.source old.csv --data.test 0.5 --algorithm FedAvg --baseline null --rounds 1"
+    assert main(["run", "--config", "quickstart", *words.split(), "--cohort_size", "2", "--run_dir", "run"]) == 0
+    Path("new.csv").write_text("x,y,client\n0.1,cat,9\n0.2,dog,9\n")  # one of them is the test example
+    assert main(["assign", "run", "--data.source", "new.csv"]) == 0
     Path("new.csv").write_text("x,y,client\n0.1,cat,5\n0.2,dog,5\n0.3,dog,7\n0.4,dog,7\n")
     with pytest.warns(Notice, match=r"names of the run's clients \(5\)"):
         assert main(["assign", "run", "--data.source", "new.csv"]) == 0

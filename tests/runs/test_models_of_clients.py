@@ -1,7 +1,6 @@
 """Tests that states with a model per client are saved incrementally, and read from their files."""
 
-import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 from weakref import ReferenceType, ref
@@ -9,15 +8,13 @@ from weakref import ReferenceType, ref
 import pytest
 import torch
 from digits_experiment import digits
-from processes import edit_checkpoint
 from torch import Tensor
 
-from lit_cfl.algorithms import Algorithm, Assignment, Info
+from lit_cfl.algorithms import Local
 from lit_cfl.datamodules import Digits
-from lit_cfl.errors import InputError, SaveError
+from lit_cfl.errors import InputError
 from lit_cfl.experiment import CheckpointPlan
 from lit_cfl.runs.run import run
-from lit_cfl.storage import checkpoint
 from lit_cfl.storage.checkpoint import Checkpoint
 
 
@@ -69,19 +66,6 @@ def test_only_changed_models_are_written_and_a_file_that_is_mostly_superseded_is
     assert_saved(tmp_path, rows)
 
 
-def test_files_grow_with_the_saves_and_not_with_the_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(checkpoint, "_FILE_BYTES", 400 * 4)
-    rng, clients = torch.Generator().manual_seed(0), 1000
-    rows, writer = {client: torch.rand(4, generator=rng) for client in range(clients)}, Checkpoint(tmp_path)
-    for number in range(60):
-        writer.save({"round": number}, {"models": rows})
-        found = files(tmp_path)
-        assert len(found) <= 40
-        assert sum(len(models) for _, models in found.values()) <= 2 * clients
-        for client in torch.randperm(clients, generator=rng)[:100].tolist():
-            rows[client] = torch.rand(4, generator=rng)
-
-
 def files(folder: Path) -> dict[str, tuple[int, Tensor]]:
     """Returns the modification time and the content of each file of model rows."""
     return {
@@ -118,81 +102,17 @@ def _private_mib() -> float:
     return int(status["RssAnon"].split()[0]) / 1024
 
 
-def test_failed_save_leaves_the_models_of_the_save_before(tmp_path: Path, monkeypatch):
-    rows = {client: torch.full((100,), float(client)) for client in range(4)}
-    Checkpoint(tmp_path).save({"round": 0}, {"models": rows})
-    writer = Checkpoint(tmp_path)
-    loaded = writer.load()
-    assert loaded is not None
-    sync = os.fsync
-
-    def full(descriptor: int) -> None:
-        if "models-" in os.readlink(f"/proc/self/fd/{descriptor}"):
-            raise OSError(28, "No space left on device")
-        sync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", full)
-    changed = loaded["state"]["models"] | {2: torch.ones(100), 3: torch.ones(100)}
-    with pytest.raises(SaveError, match=r"models-[0-9a-f]+\.pt could not be written"):
-        writer.save({"round": 1}, {"models": changed})
-    again = Checkpoint(tmp_path).load()
-    assert again is not None
-    assert again["round"] == 0
-    assert all(torch.equal(again["state"]["models"][client], rows[client]) for client in rows)
-
-
-@pytest.mark.parametrize("name", ["../outside.pt", "/etc/passwd", "models.pt"])
-def test_a_row_outside_of_its_folder_is_refused(name: str, tmp_path: Path):
-    torch.save({"outside.pt": torch.ones(1, 3)}, tmp_path / "outside.pt")
-    Checkpoint(tmp_path).save({"round": 0}, {"models": {0: torch.ones(3)}})
-    rows = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["rows"]
-    rows["models"]["files"] = [name]
-    edit_checkpoint(tmp_path, rows=rows)
-    with pytest.raises(InputError, match=rf"{tmp_path}/rows/{Path(name).name} cannot be read"):
-        Checkpoint(tmp_path).load()
-
-
-def test_files_of_the_user_stay_in_the_folder(tmp_path: Path):
-    (tmp_path / "rows").mkdir()
-    for name in ("mine.pt", "table.csv"):
-        (tmp_path / "rows" / name).write_text("keep")
-    Checkpoint(tmp_path).save({"round": 0}, {"models": {0: torch.ones(3)}})
-    assert {"mine.pt", "table.csv"} < {file.name for file in (tmp_path / "rows").iterdir()}
-
-
-@dataclass(frozen=True, eq=False)
-class PersonalState:
-    models: dict[int, Tensor]
-
-
-@dataclass(frozen=True)
-class Watched(Algorithm):
+class Watched(Local):
     """Algorithm with a model per client; counts how many of the models given to its rounds are still in memory."""
 
-    state_type = PersonalState
     seen: ClassVar[list[ReferenceType[Tensor]]] = []
     alive: ClassVar[list[int]] = []
 
-    def init(self, work, rng):
-        return PersonalState({}), Info()
-
     def round(self, state, cohort, work, rng):
-        if state.models:
-            self.seen.extend(ref(model) for model in state.models.values())
+        if state.personal:
+            self.seen.extend(ref(model) for model in state.personal.values())
             self.alive.append(sum(model() is not None for model in self.seen))
-        w0, models = work.initial(0), dict(state.models)
-        for client in cohort.tolist():
-            models[client] = work.fit(models.get(client, w0)[None], torch.tensor([client])).rows[0]
-        return PersonalState(models), Info(loss=1.0, down=0, up=0)
-
-    def place(self, state, clients, work, rng):
-        models = state.models | {client: work.initial(0) for client in clients.tolist()}
-        return replace(state, models=models), Info()
-
-    def serve(self, state, clients):
-        known = list(state.models)
-        index = torch.tensor([known.index(client) if client in state.models else -1 for client in clients.tolist()])
-        return Assignment(torch.stack(list(state.models.values())) if known else torch.empty(0, 1), index)
+        return super().round(state, cohort, work, rng)
 
 
 @pytest.mark.parametrize("every_seconds", [0, 1000])

@@ -38,12 +38,6 @@ def test_several_labels_of_each_example_must_have_names_that_the_run_knows():
         match_examples(other, run)
 
 
-def test_labels_without_names_keep_their_numbers():
-    plain, numbers = examples([0, 1], 2), Examples(torch.rand(2, 2), torch.rand(2), 0)
-    assert renumber_labels(plain, plain) is plain
-    assert renumber_labels(numbers, examples([0], 2, "no", "yes")) is numbers
-
-
 @pytest.mark.parametrize("views", [(View(),), (View(label_map=(1, 0)),)])
 def test_a_word_is_not_a_number(views: tuple[View, ...]):
     words = examples([0, 1], 2, "no", "yes", views=views)

@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,49 +41,42 @@ def make_base(file: Path, seed: int) -> None:
 
 
 @pytest.fixture
-def experiment(tmp_path: Path) -> Experiment:
+def task(tmp_path: Path) -> Callable[[], Classification]:
     make_base(tmp_path / "base.pt", 0)
-    return digits(task=lambda: Classification(OnBase(tmp_path / "base.pt")), rounds=2)
+    return lambda: Classification(OnBase(tmp_path / "base.pt"))
 
 
-def test_frozen_base_that_changed_is_refused_with_both_digests(experiment: Experiment, tmp_path: Path):
+def test_frozen_base_that_changed_is_refused_with_both_digests(task: Callable[[], Classification], tmp_path: Path):
+    experiment = digits(task=task, rounds=2)
     run(experiment, tmp_path / "run")
     recorded = read_fingerprint(tmp_path / "run")["frozen part of the module"]
-    assert load_run(tmp_path / "run", experiment).round == 2
     make_base(tmp_path / "base.pt", 5)
     now = experiment.prepare(3).fingerprint["frozen part of the module"]
-    assert recorded != now
     said = re.escape(f"different frozen part of the module (SHA-256 {recorded[:12]}, now {now[:12]})")
     with pytest.raises(InputError, match=said):
         load_run(tmp_path / "run", experiment)
     with pytest.raises(InputError, match=said):
-        run(digits(task=experiment.task, rounds=4), tmp_path / "run", mode="resume")
+        run(digits(task=task, rounds=4), tmp_path / "run", mode="resume")
     make_base(tmp_path / "base.pt", 0)
-    assert run(digits(task=experiment.task, rounds=4), tmp_path / "run", mode="resume").summary["round"] == 4
+    assert run(digits(task=task, rounds=4), tmp_path / "run", mode="resume").summary["round"] == 4
 
 
-def refused(spec: worker.EngineSpec, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        worker.Worker([])._get_engine(spec)
-
-
-def test_a_worker_that_would_train_otherwise_does_no_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_worker_that_would_train_otherwise_does_no_work(
+    task: Callable[[], Classification], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """It has another frozen base, or its steps round differently."""
     monkeypatch.setattr(worker.ray, "get", lambda reference: reference)
     monkeypatch.setattr(worker, "describe_steps", lambda: "without compiled steps")
-    make_base(tmp_path / "base.pt", 0)
-
-    def task() -> Classification:
-        return Classification(OnBase(tmp_path / "base.pt"))
-
     engine = build_engine(task, Plan(), 0, LocalTraining())
     constants = digest_of_constants(engine.template, engine.layout)
     spec = worker.EngineSpec(task, Plan(), 0, LocalTraining(), constants=constants)
     for steps in ("", "without compiled steps"):  # "" = any steps
         assert worker.Worker([])._get_engine(replace(spec, steps=steps)).layout == engine.layout
-    refused(replace(spec, steps="compiled for AVX2"), r"\(without compiled steps\) .* \(compiled for AVX2\)")
+    with pytest.raises(InputError, match=r"\(without compiled steps\) .* \(compiled for AVX2\)"):
+        worker.Worker([])._get_engine(replace(spec, steps="compiled for AVX2"))
     make_base(tmp_path / "base.pt", 5)
-    refused(spec, f"frozen part .*{constants[:12]}")
+    with pytest.raises(InputError, match=f"frozen part .*{constants[:12]}"):
+        worker.Worker([])._get_engine(spec)
 
 
 class Fixed(nn.Module):
@@ -107,12 +101,8 @@ def test_seeds_that_start_from_one_model_are_noted_once(tmp_path: Path):
         run(digits(task=lambda: Classification(Fixed()), rounds=1, seeds=[1]), tmp_path / "alone")
 
 
-class Drawn(nn.Module):
+class Drawn(Fixed):
     """Net that applies dropout to its inputs in evaluation, too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(64, 10)
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.fc(nn.functional.dropout(inputs.flatten(1), 0.5, training=True))

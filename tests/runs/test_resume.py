@@ -4,12 +4,10 @@ That a resumed run equals an uninterrupted one is tested by `test_resumed_featur
 """
 
 import json
-import os
-import signal
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +16,16 @@ import pytest
 import torch
 import yaml
 from digits_experiment import digits, timeless_rows
-from processes import (
-    OPTIONS,
-    ROUNDS,
-    in_child,
-    replace_everywhere,
-    resume,
-    start,
-    wait,
-    wait_for,
-)
+from processes import OPTIONS, ROUNDS, replace_everywhere, resume
 from same_files import find_differences
 from torch import nn
 
-from lit_cfl import Experiment, load_run, run
+from lit_cfl import load_run, run
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.cli.main import main
 from lit_cfl.datamodules import ArrayData, Digits
 from lit_cfl.datamodules.shift import SwapAll
+from lit_cfl.early_stopping import StopRule
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.nets import MCLR
@@ -49,18 +39,6 @@ from lit_cfl.tasks import Classification
 
 class Killed(BaseException):
     pass
-
-
-def test_a_run_killed_before_its_first_checkpoint_starts_again(whole: Path, output: Path, tmp_path: Path):
-    path = tmp_path / "run"
-    child = in_child(start(path, "--checkpoint.every_seconds", "1000"))
-    wait_for(path / "metrics.csv", "\n3,")  # three rounds are completed, but not saved
-    os.kill(child, signal.SIGKILL)
-    assert wait(child) == -signal.SIGKILL
-    assert not (path / "checkpoint.pt").exists()
-    assert main(resume(path)) == 0
-    of_options = {f"{run}{file} differs" for run in ("", "baseline/") for file in ("config.yaml", "checkpoint.pt")}
-    assert set(find_differences(path, whole)) <= of_options
 
 
 def test_an_extension_has_no_files_of_the_earlier_end(tmp_path: Path):
@@ -104,7 +82,7 @@ def test_a_run_killed_between_a_checkpoint_with_more_rounds_and_its_configuratio
 
 def test_a_finished_run_prints_its_table_and_changes_nothing(ended: Path, capsys):
     before = {p: p.read_bytes() for p in ended.rglob("*") if p.is_file()}
-    assert main(["run", *OPTIONS, "--rounds", str(ROUNDS), "--resume", str(ended)]) == 0
+    assert main(["run", *OPTIONS.split(), "--rounds", str(ROUNDS), "--resume", str(ended)]) == 0
     assert "weighted accuracy" in capsys.readouterr().out
     assert {p: p.read_bytes() for p in ended.rglob("*") if p.is_file()} == before
 
@@ -113,7 +91,7 @@ def test_a_run_is_started_in_the_directory_to_resume_and_keeps_its_code(tmp_path
     path, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(tmp_path)
-    assert main(["run", *OPTIONS, "--rounds", "1", "--baseline", "null", "--resume", str(path)]) == 0
+    assert main(["run", *OPTIONS.split(), "--rounds", "1", "--baseline", "null", "--resume", str(path)]) == 0
     code = yaml.safe_load((path / "config.yaml").read_text())["code"]
     monkeypatch.chdir(elsewhere)
     assert main(resume(path, "--rounds", "2")) == 0
@@ -147,11 +125,11 @@ def changed_task(rate: float, hidden: bool = False) -> Callable[[], Classificati
     return lambda: Classification(MCLR([1, 8, 8], 10), hiding if hidden else optimizer)
 
 
-def net(activation: type[nn.Module] = nn.ReLU, p: float = 0.5, last: Sequence[nn.Module] = ()) -> Callable[[], Any]:
+def net(activation: type[nn.Module] = nn.ReLU, p: float = 0.5) -> Callable[[], Any]:
     """Returns a factory of a task whose net has the same shapes and initial weights for all arguments."""
 
     def build() -> Classification:
-        layers = (nn.Flatten(), nn.Dropout(p), nn.Linear(64, 8), activation(), nn.Linear(8, 10), *last)
+        layers = (nn.Flatten(), nn.Dropout(p), nn.Linear(64, 8), activation(), nn.Linear(8, 10))
         return Classification(nn.Sequential(*layers), partial(torch.optim.SGD, lr=0.1))
 
     return build
@@ -169,7 +147,6 @@ def sums(scale: float) -> ArrayData:
         ({"task": changed_task(0.1, True)}, {"task": changed_task(0.2, True)}, "a different optimizer"),
         ({"task": net(p=0.1)}, {"task": net(p=0.4)}, "a different net"),
         ({"task": net()}, {"task": net(nn.Tanh)}, "a different net"),
-        ({"task": net()}, {"task": net(last=(nn.Identity(),))}, "a different net"),
         ({"data": sums(1.0)}, {"data": sums(2.0)}, "a different scale of the inputs"),
         (
             {"data": Digits(8, shift=SwapAll(0.1))},
@@ -193,23 +170,6 @@ def test_a_run_made_in_python_is_not_resumed_with_another_experiment(
             run(digits(algorithm=FedAvg(), rounds=rounds, **after), tmp_path / "run", mode="resume")
 
 
-def test_values_that_change_at_each_construction_of_a_module_do_not_prevent_a_resume(tmp_path: Path):
-    numbers = count()
-
-    def experiment(rounds: int, **options: Any) -> Experiment:
-        def task() -> Classification:
-            module = net(**options)()
-            module.started = next(numbers)
-            return module
-
-        return digits(algorithm=FedAvg(), rounds=rounds, task=task)
-
-    run(experiment(1), tmp_path / "run")
-    assert run(experiment(2), tmp_path / "run", mode="resume").summary["round"] == 2
-    with pytest.raises(InputError, match="a different net"):
-        run(experiment(2, p=0.4), tmp_path / "run", mode="resume")
-
-
 # Another machine
 
 
@@ -223,22 +183,16 @@ def test_the_plan_of_another_machine_is_replaced_only_if_asked_for(ended: Path, 
     assert timeless_rows(ended) == timeless_rows(whole)
 
 
-@pytest.mark.parametrize(
-    ("name", "key", "now"),
-    [("describe_steps", "chains", "compiled elsewhere"), ("processor_name", "processor", "another processor")],
-)
-def test_sums_that_round_differently_are_noted_once_and_recorded(
-    name: str, key: str, now: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_sums_that_round_differently_are_noted_once_and_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "run"
     run(digits(rounds=2), path)
     before = json.loads((path / "environment.json").read_text())
-    monkeypatch.setattr(module, name, lambda: now)
-    with pytest.warns(Notice, match=f"{now}, not .*: sums may round differently"):
+    monkeypatch.setattr(module, "processor_name", lambda: "another processor")
+    with pytest.warns(Notice, match="another processor, not .*: sums may round differently"):
         run(digits(rounds=3), path, mode="resume")
     after = json.loads((path / "environment.json").read_text())
-    difference = f"{'small nets' if key == 'chains' else key} {now}, not {before[key]}"
-    assert after == before | {key: now, "earlier": [f"after round 2: {difference}"]}
+    difference = f"after round 2: processor another processor, not {before['processor']}"
+    assert after == before | {"processor": "another processor", "earlier": [difference]}
     with warnings.catch_warnings():
         warnings.simplefilter("error", Notice)
         run(digits(rounds=4), path, mode="resume")
@@ -252,3 +206,51 @@ def test_only_what_the_plan_uses_counts():
     assert module.resumed_environment(other, Plan("chain", "cuda:0"), 2)[1] == "GPUs none, not a GPU"
     elsewhere = now | {"packages": now["packages"] | {"torch": "1.0"}}
     assert module.resumed_environment(elsewhere, Plan("loop"), 2)[1] == f"torch {now['packages']['torch']}, not 1.0"
+
+
+# Several seeds
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_edited_configuration_of_several_seeds_is_refused_with_the_name_of_the_option(tmp_path: Path):
+    experiment = digits(seeds=[0, 1], rounds=2)
+    run(experiment, tmp_path)
+    file = tmp_path / "config.yaml"
+    for old, new, changes in (
+        ("rounds: 2", "rounds: 3", {"rounds": 3}),
+        ("seeds:\n- 0\n- 1", "seeds:\n- 0\n- 2", {"seeds": [0, 2]}),
+    ):
+        before = file.read_text()
+        file.write_text(before.replace(old, new))
+        with pytest.raises(InputError, match=rf"config.yaml is not the file .* saved with: {old.partition(':')[0]}: "):
+            run(replace(experiment, **changes), tmp_path, mode="resume")
+        file.write_text(before)
+    for seeds in ([0, 2], [0]):  # asked for, while the file is unchanged
+        with pytest.raises(InputError, match=rf"different configuration: seeds: \[0, 1\] -> \{seeds}"):
+            run(replace(experiment, seeds=seeds), tmp_path, mode="resume")
+    assert sorted(found.name for found in tmp_path.glob("seed-*")) == ["seed-0", "seed-1"]
+    run(experiment, tmp_path, mode="resume")
+
+
+def test_killed_extension_of_several_seeds_goes_on_to_its_rounds(tmp_path: Path):
+    experiment = digits(seeds=[0, 1], rounds=3)
+    run(experiment, tmp_path / "whole")
+    path = tmp_path / "parts"
+    run(replace(experiment, rounds=2), path)
+    before = (path / "config.yaml").read_text()
+    run(experiment.for_seed(0), path / "seed-0", mode="resume")  # as if killed before the second seed
+    assert (path / "config.yaml").read_text() == before
+    first = (path / "seed-0" / "checkpoint.pt").stat().st_mtime_ns
+    run(replace(experiment, rounds=2), path, mode="resume")  # the rounds in config.yaml
+    assert (path / "seed-0" / "checkpoint.pt").stat().st_mtime_ns == first
+    assert (path / "config.yaml").read_text() == (tmp_path / "whole" / "config.yaml").read_text()
+    assert not find_differences(path, tmp_path / "whole")
+
+
+def test_seeds_that_stopped_early_keep_their_rounds(tmp_path: Path):
+    experiment = digits(seeds=[0, 1], rounds=4, stop=StopRule(metric="val/weighted_accuracy", target=0.01))
+    run(experiment, tmp_path)
+    before = (tmp_path / "config.yaml").read_text()
+    for _ in range(2):
+        run(replace(experiment, rounds=6), tmp_path, mode="resume")
+        assert (tmp_path / "config.yaml").read_text() == before

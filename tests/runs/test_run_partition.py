@@ -1,38 +1,20 @@
 """Tests runs with a partition or data from other files: resumed in another folder, and without these files."""
 
-import contextlib
-import io
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from digits_experiment import timeless_rows
 from hub import fresh_caches, write_images
 
 from lit_cfl import load_run
 from lit_cfl.cli.main import main
 from lit_cfl.config.files import valid_anywhere, with_absolute_paths
-from lit_cfl.data import FederatedData
 from lit_cfl.data.partition_file import partition_hash
-from lit_cfl.runs.load_run import SavedRun
-from lit_cfl.runs.newcomers import PlacedNewcomers
 
-CONFIG = {
-    "data": {"class_path": "Digits", "init_args": {"num_clients": 6}},
-    "task": {
-        "class_path": "Classification",
-        "init_args": {"net": "MCLR", "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}},
-    },
-    "algorithm": "FedAvg",
-    "rounds": 2,
-    "cohort_size": 3,
-}
-MNIST = {
-    "class_path": "MNIST",
-    "init_args": {"source": "pictures", "partition": {"class_path": "IID", "init_args": {"num_clients": 3}}},
-}
+DIGITS = ("--data.num_clients", "6")
+MNIST = ["--data", "MNIST", "--data.source", "pictures", "--data.partition", "IID", "--data.partition.num_clients", "3"]
 
 
 @pytest.fixture(autouse=True)
@@ -46,24 +28,11 @@ def lit_cfl(*words: object) -> None:
     assert main([str(word) for word in words]) == 0
 
 
-def run(path: str | Path, *options: object, **changes: Any) -> Path:
-    """Runs the configuration with these changes, in a folder relative to the current one."""
-    Path("own.yaml").write_text(yaml.safe_dump(CONFIG | changes))
-    lit_cfl("run", "--config", "own.yaml", "--run_dir", path, *options)
+def run(path: str | Path, *options: object, data: Sequence[str] = DIGITS) -> Path:
+    """Runs FedAvg with these options, in a folder relative to the current one."""
+    small = ["--config", "fedavg/digits", "--rounds", "2", "--cohort_size", "3", "--local.epochs", "1"]
+    lit_cfl("run", *small, *data, "--run_dir", path, *options)
     return Path(path).absolute()
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns the directory of a finished run of `CONFIG`."""
-    with contextlib.chdir(tmp_path_factory.mktemp("finished")), contextlib.redirect_stdout(io.StringIO()):
-        return run("first")
-
-
-@pytest.fixture
-def first(finished: Path) -> Path:
-    """Copies the finished run to `first` in the test's folder."""
-    return shutil.copytree(finished, Path("first").absolute())
 
 
 def used(path: Path) -> str:
@@ -76,53 +45,38 @@ def test_partition_is_taken_from_the_directory_of_one_run_or_its_file(capsys: py
         again = run(f"again-{number}", "--data.partition_file", given, "--data.num_clients", "2")
         assert used(again) == used(Path("first/seed-1"))
         assert load_run(again).data.num_clients == 6
-    Path("own.yaml").write_text(yaml.safe_dump(CONFIG))
-    assert main(["run", "--config", "own.yaml", "--data.partition_file", "first"]) == 2  # holds several runs
+    assert main(["run", "--config", "fedavg/digits", "--data.partition_file", "first"]) == 2  # holds several runs
     assert "first/partition.npz" in capsys.readouterr().err
 
 
 def test_run_whose_partition_file_is_gone_resumes_and_is_scored(capsys: pytest.CaptureFixture[str]):
-    first = run("first", data={"class_path": "Digits", "init_args": {"num_clients": 5, "newcomers": 0.2}})
+    first = run("first", "--data.num_clients", "5", "--data.newcomers", "0.2")
     whole = run("whole", "--data.partition_file", "first")
-    half = run("half", "--data.partition_file", "first", "--rounds", "1")
+    half = run("half", "--data.partition_file", "first", "--rounds", "1", "--baseline", "FedAvg")
+    shutil.rmtree(half / "baseline")  # as if the run had been killed before its baseline started
+    (half / "SHA256SUMS").unlink()
     shutil.rmtree(first)
     lit_cfl("run", "--resume", half, "--rounds", "2")
     assert timeless_rows(half) == timeless_rows(whole)
     assert (half / "partition.npz").read_bytes() == (whole / "partition.npz").read_bytes()
+    assert used(half / "baseline") == used(half)
     lit_cfl("evaluate", half)
     assert "test" in capsys.readouterr().out
     assert load_run(half).data.num_clients == 5  # the configuration says six
 
 
-def test_run_without_a_checkpoint_takes_the_file_that_it_was_given_and_not_a_copy_that_may_be_anothers(first: Path):
-    other = run("other", "--data.partition_seed", "9")
-    half = run("half", "--data.partition_file", "first")
-    whole = timeless_rows(half)
-    (half / "checkpoint.pt").unlink()
-    shutil.copy(other / "partition.npz", half)
-    lit_cfl("run", "--resume", half)
-    assert timeless_rows(half) == whole
-
-
-def test_other_clients_are_scored_whatever_partition_the_run_had(first: Path, monkeypatch: pytest.MonkeyPatch):
-    again, seen, assign = run("again", "--data.partition_file", "first"), list[int](), SavedRun.assign
-
-    def seen_assign(run: SavedRun, data: FederatedData, **options: bool) -> PlacedNewcomers:
-        seen.append(data.num_clients)
-        return assign(run, data, **options)
-
-    monkeypatch.setattr(SavedRun, "assign", seen_assign)
-    lit_cfl("evaluate", again, "--data.num_clients", "9")
-    lit_cfl("assign", again, "--data.num_clients", "4")
-    lit_cfl("evaluate", again, "--data.partition_file", "first", "--data.num_clients", "4")
-    assert seen == [9, 4, 6]
+def test_other_clients_are_scored_whatever_partition_the_run_had(capsys: pytest.CaptureFixture[str]):
+    run("first")
+    again = run("again", "--data.partition_file", "first")
+    for words, clients in ((["--data.num_clients", "9"], 9), (["--data.partition_file", "first"], 6)):
+        lit_cfl("evaluate", again, *words)
+        assert f"test, newcomers        {clients} " in capsys.readouterr().out
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("data", [MNIST, {"class_path": "Hybrid", "init_args": {"parts": [MNIST, MNIST]}}])
-def test_run_is_resumed_in_another_folder(data: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_run_is_resumed_in_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_images(Path("pictures"), 60, 30)
-    whole, half = run("whole", data=data), run("half", "--rounds", "1", data=data)
+    whole, half = run("whole", data=MNIST), run("half", "--rounds", "1", data=MNIST)
     (tmp_path / "there").mkdir()
     monkeypatch.chdir(tmp_path / "there")
     fresh_caches(tmp_path / "there", monkeypatch)  # the cache of `datasets` would find the folder by its name alone
@@ -133,33 +87,13 @@ def test_run_is_resumed_in_another_folder(data: dict[str, Any], tmp_path: Path, 
     assert timeless_rows(Path("again")) == timeless_rows(whole)
 
 
-def test_run_and_baseline_have_one_partition_whose_file_is_gone(tmp_path: Path):
-    write_images(Path("pictures"), 60, 30)
-    first = run("first", data=MNIST)
-    begun = run("begun", "--data.partition_file", "first", "--baseline", "FedAvg", "--rounds", "1", data=MNIST)
-    recorded = yaml.safe_load((begun / "config.yaml").read_text())["data"]["init_args"]
-    here = tmp_path / "here"
-    assert (recorded["source"], recorded["partition_file"]) == (f"{here}/pictures", f"{here}/first")
-    shutil.rmtree(begun / "baseline")  # as if the run had been killed before its baseline started
-    (begun / "SHA256SUMS").unlink()
-    shutil.rmtree(first)
-    lit_cfl("run", "--resume", begun)
-    assert used(begun / "baseline") == used(begun)
-    lit_cfl("run", "--resume", begun, "--config", "own.yaml", "--data.partition_file", "first", "--baseline", "FedAvg")
-
-
 def test_paths_of_files_that_exist_become_absolute(tmp_path: Path):
     Path("pictures").mkdir()
-    Path("vectors.txt").touch()
     here, unchanged = tmp_path / "here", {"source": "ylecun/mnist", "embeddings": "~/x", "partition_file": None}
-    part = {"source": "pictures", "labels": "pictures", "embeddings": "vectors.txt"}
-    assert with_absolute_paths(unchanged | {"parts": [{"init_args": part}]}) == unchanged | {
-        "parts": [
-            {"init_args": part | {"source": f"{here}/pictures", "embeddings": f"{here}/vectors.txt"}},
-        ],
-    }
+    part = {"source": "pictures", "labels": "pictures"}
+    found = with_absolute_paths(unchanged | {"parts": [{"init_args": part}]})
+    assert found == unchanged | {"parts": [{"init_args": part | {"source": f"{here}/pictures"}}]}
     loggers = [{"init_args": {"save_dir": "logs", "name": "logs"}}, {"init_args": {"save_dir": "s3://bucket/logs"}}]
     config = {"name": "a", "data": {"source": "ylecun/mnist"}, "tracking": {"wandb": None, "loggers": loggers}}
     of_workers = [{"init_args": {"save_dir": f"{here}/logs", "name": "logs"}}, loggers[1]]
     assert valid_anywhere(config) == config | {"tracking": {"wandb": None, "loggers": of_workers}}
-    assert valid_anywhere({"name": "a"}) == {"name": "a"}
