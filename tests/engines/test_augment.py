@@ -19,7 +19,7 @@ from lit_cfl.data import Augment, Examples, FederatedData
 from lit_cfl.data.augment import AugmentFunction, Batch
 from lit_cfl.datamodules import ArrayData, Digits, Hybrid
 from lit_cfl.engines.choose_plan import build_engine
-from lit_cfl.engines.cohort import CohortFit, split_clients
+from lit_cfl.engines.cohort import CohortFit
 from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
@@ -69,16 +69,6 @@ def test_every_window_of_the_padded_image_is_shown_and_no_other_as_often(augment
     assert (counts - share).abs().max() < 5 * share**0.5
 
 
-def test_what_becomes_of_an_example_depends_on_its_key_alone_and_zeros_stay_zeros():
-    images, keys = torch.rand(5, 1, 6, 6), torch.tensor([7, 7 << 32, (7 << 32) + 1, -3, 7])
-    whole = BOTH((images, keys), keys)[0]
-    for k in range(5):
-        assert torch.equal(BOTH((images[k : k + 1], keys[k : k + 1]), keys[k : k + 1])[0][0], whole[k])
-    assert torch.equal(BOTH((images[[0, 0]], keys[[0, 4]]), keys[[0, 4]])[0][0], whole[0])
-    infinite = torch.full((50, 1, 4, 4), torch.inf)
-    assert set(BOTH((infinite, torch.arange(50)), torch.arange(50))[0].unique().tolist()) == {0.0, torch.inf}
-
-
 def test_mini_batches_are_those_without_augmentation_changed_one_by_one():
     weights, seen = torch.arange(sum(SIZES)) / 100, []
     (plain,), (changed,) = (works_of(augmented(a), engine_of(), weights=weights) for a in (None, BOTH))
@@ -95,16 +85,6 @@ def test_mini_batches_are_those_without_augmentation_changed_one_by_one():
                 assert tuple(b.flatten().tolist()) in windows(a, BOTH)
                 seen.append(not torch.equal(a, b))
     assert 0.9 < np.mean(seen) < 1  # about one of 50 images stays unchanged
-
-
-def test_groups_of_clients_are_cut_by_the_examples_of_all_mini_batches(monkeypatch: pytest.MonkeyPatch):
-    (whole,) = works_of(augmented(), engine_of())
-    monkeypatch.setattr("lit_cfl.engines.cohort._BLOCK", 200)
-    engine = engine_of()
-    engine._split = lambda sizes, data: split_clients(sizes, 80, 9)  # type: ignore[method-assign]
-    parts = works_of(augmented(), engine)
-    assert [len(part.inputs) for part in parts] == [3 * (3 + 17), 3 * 36, 3 * 9, 3 * 20]
-    assert torch.equal(torch.cat([part.inputs for part in parts]), whole.inputs)
 
 
 def test_losses_gradients_scores_and_statistics_see_the_unaugmented_data():

@@ -4,23 +4,19 @@ Order, answers and bytes are stated by `test_local_work.py`, random numbers by `
 """
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from quadratic import ids
 from ragged import SHAPE, ragged_data, task
 from torch import Tensor
 
-from lit_cfl.cli.main import main
 from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
 from lit_cfl.nets import MCLR
-from lit_cfl.storage.csv_log import read_table
 
 
 def work_of(round: int = 0) -> LocalWork:
@@ -56,34 +52,3 @@ def test_error_of_the_function_names_the_client():
     with pytest.raises(ZeroDivisionError) as caught:
         work_of(4).map(fails, ids(1, 2, 3))
     assert caught.value.__notes__ == ["It was raised in round 5, by the function of work.map on client 2."]
-
-
-OWN = """
-from lit_cfl.algorithms import FedAvg
-
-class Asks(FedAvg):
-    def round(self, state, cohort, work, rng):
-        work.map(lambda inputs, labels: labels.bincount(minlength=10), cohort)
-        return super().round(state, cohort, work, rng)
-"""
-
-
-def test_a_run_counts_what_clients_sent_across_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    Path("asks_for_labels.py").write_text(OWN)
-    config = {
-        "name": "asks",
-        "rounds": 1,
-        "cohort_size": 3,
-        "data": {"class_path": "Digits", "init_args": {"num_clients": 6}},
-        "task": {"class_path": "Classification", "init_args": {"net": {"class_path": "MCLR"}}},
-        "algorithm": {"class_path": "asks_for_labels.Asks"},
-        "tracking": {"wandb": "disabled"},
-    }
-    Path("asks.yaml").write_text(yaml.safe_dump(config))
-    assert main(["run", "--config", "asks.yaml", "--run_dir", "parts"]) == 0
-    assert main(["run", "--resume", "parts", "--rounds", "3"]) == 0
-    model, answers = 650 * 4, 10 * 8
-    rows = read_table(Path("parts", "metrics.csv"))
-    assert [row["traffic/mib"] for row in rows] == [n * 3 * (2 * model + answers) / 2**20 for n in (1, 2, 3)]
-    assert rows[-1]["traffic/round_mib"] == 3 * (2 * model + answers) / 2**20

@@ -26,7 +26,6 @@ from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plain_loop import LoopWay
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.scorer import Outcomes
 from lit_cfl.engines.stacked import gradients
 from lit_cfl.errors import DivergedError, InputError
 from lit_cfl.nets import MCLR, MLP
@@ -53,7 +52,7 @@ def broken_data(*clients: int) -> FederatedData:
     return replace(data, examples=replace(data.examples, inputs=inputs))
 
 
-@pytest.mark.parametrize("plan", ["plain loop", "4 lanes"])
+@pytest.mark.parametrize("plan", ["trainer", "plain loop", "4 lanes"])
 def test_a_client_that_diverges_is_named(plan: str):
     with pytest.raises(DivergedError, match="client 3 diverged in round 3"):
         fitted(task(partial(MLP, 12, SHAPE, 10)), PLANS[plan], data=broken_data(3, 4))
@@ -105,18 +104,15 @@ def test_an_error_names_the_clients_that_may_have_raised_it(together: bool, who:
         work.fit(models, clients)
 
 
-@pytest.mark.parametrize("plan", [Plan("chain"), Plan("loop")], ids=["chain", "loop"])
-def test_models_and_numbers_that_do_not_fit_are_refused(plan: Plan):
-    engine = engine_of(plan, partial(MCLR, SHAPE, 10))
+def test_models_and_numbers_that_do_not_fit_are_refused():
+    engine = engine_of(LOOP, partial(MCLR, SHAPE, 10))
     work, row, clients = engine.at(0, ragged_data()), engine.initial(0), torch.tensor([1, 3])
     wrong: dict[str, Callable[[], object]] = {
         r"shape \[650\]": lambda: work.fit(row, clients),
-        r"shape \[1, 649\]": lambda: work.fit(row[None, :-1], clients),
         r"shape \[2, 651\]": lambda: work.losses(torch.zeros(2, 651), clients),
         r"shape \[1, 1, 650\]": lambda: work.gradients(row[None], clients),
         "the model 1, but there are 1 models": lambda: work.fit(row[None], clients, torch.tensor([0, 1])),
         "the model 2, but": lambda: work.fit(row[None], clients, prox=0.1, centers=row[None], center=2),
-        "3 numbers are given for 2 clients": lambda: work.fit(row[None], clients, torch.zeros(3, dtype=torch.int64)),
         "there is no client -1": lambda: work.fit(row[None], torch.tensor([1, -1])),
     }
     for named, call in wrong.items():
@@ -158,41 +154,15 @@ def test_gradients_of_a_stack_stay_within_memory_and_in_any_order_the_same(
 # Scores
 
 
-def test_a_batch_is_scored_in_several_passes_on_a_cpu(monkeypatch: pytest.MonkeyPatch):
-    engine, data = engine_of(), ragged_data()
-    models, index = torch.stack([engine.initial(number) for number in range(3)]), torch.randperm(50)
-    weights = torch.rand(2, 3, generator=torch.Generator().manual_seed(0))
-    weights, which = weights / weights.sum(1, keepdim=True), torch.arange(50) % 2
-
-    def score_all() -> tuple[Tensor, Outcomes, Outcomes]:
-        engine = engine_of()
-        return (
-            engine.losses_of_all(models, index, data),
-            engine.outcomes_of_each(models, which.sort().values, index, data),
-            engine.outcomes_of_mixtures(models, weights, which, index, data),
-        )
-
-    whole, passes, score = score_all(), list[int](), scorer.outcomes_of
-    monkeypatch.setattr(
-        scorer, "outcomes_of", lambda module, batch: passes.append(len(batch[1])) or score(module, batch)
-    )
-    monkeypatch.setattr(scorer, "PASS_ON_CPU", 20)
-    losses, each, mixed = score_all()
-    assert passes == [*[20, 20, 10] * 3, *[20, 5] * 2]
-    exactly(losses, whole[0])
-    for found, expected in ((each, whole[1]), (mixed, whole[2])):
-        exactly(found.losses, expected.losses)
-        assert torch.equal(found.values, expected.values)
-
-
 def test_examples_under_models_of_their_own_are_scored_as_by_each_model_alone(monkeypatch: pytest.MonkeyPatch):
     engine, data = engine_of(), ragged_data()
     models = torch.stack([engine.initial(number) for number in range(5)])
     which = torch.tensor([0] * 7 + [1] * 2 + [3] + [4] * 30)
     index = torch.randperm(len(data.examples), generator=torch.Generator().manual_seed(0))[: len(which)]
     alone = [engine.outcomes(models[k], index[which == k], data) for k in (0, 1, 3, 4)]
-    for batch in (4096, 8):  # all lists in one batch; batches of one model, and of several
+    for batch, passed in ((4096, 4096), (4096, 20), (8, 20)):  # one batch, in passes; batches of one and more models
         monkeypatch.setattr(scorer, "EVALUATION_BATCH", batch)
+        monkeypatch.setattr(scorer, "PASS_ON_CPU", passed)
         found = engine.outcomes_of_each(models, which, index, data)
         exactly(found.losses, torch.cat([one.losses for one in alone]))
         assert torch.equal(found.values, torch.cat([one.values for one in alone], dim=1))

@@ -1,6 +1,5 @@
 """Tests the mini-batches of a cohort and their permutations against a loop over clients and epochs."""
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +13,6 @@ from lit_cfl.engines.mini_batches import (
     LocalTraining,
     MiniBatches,
     draw_batches,
-    steps_of_epoch,
 )
 from lit_cfl.engines.steps import draw_permutations, load_library
 from lit_cfl.local_work import Budget
@@ -53,23 +51,6 @@ def test_a_cohorts_mini_batches_are_those_of_each_clients_own_generator(batch_si
     of_each = [int(part.sum()) for part in table.counts.split(STEPS.tolist())]
     local = LocalTraining(1, batch_size, last)
     assert local.count_examples(Budget(1, "steps"), STEPS, SIZES).tolist() == of_each
-
-
-@pytest.mark.parametrize(
-    ("last", "expected"),
-    [("keep", [2, 1, 6, 1, 2, 5]), ("drop", [1, 1, 5, 1, 2, 5]), ("join", [1, 1, 5, 1, 2, 5])],
-)
-def test_steps_of_an_epoch_by_hand(last: LastBatch, expected: list[int]):
-    assert steps_of_epoch(SIZES, 4, last).tolist() == expected
-    assert steps_of_epoch(torch.tensor([0, 9]), "full", last).tolist() == [0, 1]
-
-
-def test_a_budget_counts_epochs_or_steps_and_leaves_out_who_has_no_example():
-    sizes, lengths, local = torch.tensor([0, 9, 9]), torch.tensor([2, 2, 0]), LocalTraining(1, 4)
-    assert local.count_steps(Budget(2), lengths, sizes).tolist() == [0, 6, 0]
-    assert local.count_steps(Budget(2, "steps"), lengths, sizes).tolist() == [0, 2, 0]
-    assert replace(local, last_batch="join").count_steps(Budget(2), lengths, sizes).tolist() == [0, 4, 0]
-    assert local.count_examples(Budget(1, "steps"), lengths, sizes).tolist() == [0, 8, 0]
 
 
 def test_a_table_repeats_the_first_example_of_a_mini_batch_as_padding():

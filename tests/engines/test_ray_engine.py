@@ -307,21 +307,6 @@ def test_chunks_become_smaller_for_all_when_a_worker_runs_out_of_memory(
     assert one_worker.plan.rows_mib == 1
 
 
-@pytest.mark.nightly
-def test_workers_train_in_fewer_lanes_after_one_ran_out_of_memory(
-    cluster: None, task: TaskFactory, order: Callable[[str], None]
-):
-    plan = replace(DOUBLE, engine="stack", lanes=4, workers=1)
-    spread = build_engine(task, plan, 11, LocalTraining(epochs=2, batch_size=4))
-    order("no memory")
-    with pytest.warns(Notice, match="and to 2 clients"):
-        rows = fit(spread, 3, 4, 2)
-    spread.close()
-    narrower = replace(spread.plan, workers=0, rows_mib=1024)
-    alone = build_engine(task, narrower, 11, LocalTraining(epochs=2, batch_size=4))
-    assert torch.equal(rows, fit(alone, 3, 4, 2))
-
-
 class Careful(Classification):
     """Task that refuses to score diverged models, and whose losses show which examples are scored together."""
 

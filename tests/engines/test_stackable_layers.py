@@ -141,11 +141,3 @@ def test_rows_of_a_net_with_plain_cells_have_the_same_layout_and_parameters(net:
     places = [[(slot.name, slot.layer, slot.shape, slot.start) for slot in one.slots] for one in (before, after)]
     assert places[0] == places[1]
     assert all(parameter is held[name] for name, parameter in module.named_parameters())
-
-
-def test_layer_of_two_names_stays_one():
-    shared = nn.GRU(4, 3)
-    module = Classification(nn.ModuleDict({"a": shared, "b": nn.ModuleList([nn.LSTM(4, 3), shared])}))
-    replace_unstackable_layers(module)
-    assert module.net["a"] is module.net["b"][1]
-    assert [type(layer) for layer in (module.net["a"], module.net["b"][0])] == [PlainGRU, PlainLSTM]

@@ -215,16 +215,6 @@ class OwnStep(Own):
         return self.losses(batch).mean() + 0.1 * self.fc.weight.square().sum()
 
 
-class Detached(Own):
-    """User's module whose losses have no gradient; its step has one."""
-
-    def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        return cross_entropy(self(batch[0]), batch[1], reduction="none").detach()
-
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        return cross_entropy(self(batch[0]), batch[1])
-
-
 def by_kind(
     parameters: Any, kind: Any = SGD, rates: Any = (0.1, 0.3), decays: Any = (0.02, 0.01), **more: Any
 ) -> torch.optim.Optimizer:
@@ -533,25 +523,9 @@ def test_a_client_that_diverges_first_changes_no_other(way: str, monkeypatch: py
     assert_close(spoilt.losses[2:], sound.losses[2:], rtol=0, atol=WAYS[way][1], equal_nan=True)
 
 
-@pytest.mark.parametrize("way", ["trainer", "loop", "stack"])
-@pytest.mark.parametrize(("sizes", "last"), [((0, 4, 11), "keep"), ((0, 1, 20), "join")])
-def test_batch_norm_refuses_a_mini_batch_of_one_example(sizes: tuple[int, ...], last: Any, way: str):
-    case = row(Normalised, data=partial(images, sizes), local=replace(LOCAL, last_batch=last))
-    lone = sizes.index(11 if 11 in sizes else 1)
-    with pytest.raises(InputError, match=f"client {lone} .* (one of its|a single example)"):
-        Clients(way, case).fit(torch.arange(3))
-
-
 def test_weights_are_refused_if_a_step_computes_another_loss():
     with pytest.raises(InputError, match="weighs examples"):
         Clients("trainer", task(OwnStep, weights=weigh)).fit(torch.tensor([2]))
-
-
-@pytest.mark.parametrize("way", ["trainer", "loop"])
-def test_losses_without_a_gradient_are_refused_where_one_is_asked_for(way: str):
-    clients = Clients(way, task(Detached))
-    with pytest.raises(InputError, match=r"Detached.*detach"):
-        clients.work.gradients(clients.models[0], torch.tensor([2]))
 
 
 # Outside of the package: what all ways share
