@@ -35,7 +35,6 @@ def test_what_a_client_sends_holds_no_other_memory_and_draws_leave_the_global_ge
     ("answer", "named"),
     [
         (lambda inputs, labels: 3.0, "a float"),
-        (lambda inputs, labels: [inputs], "a list of Tensor"),
         (lambda inputs, labels: (inputs, 2), "a tuple of Tensor, int"),
         (lambda inputs, labels: {1: inputs}, "a dict of Tensor"),
     ],

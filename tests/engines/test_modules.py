@@ -186,10 +186,6 @@ def logs_a_metric(self, batch, batch_idx):
     return {"loss": self.losses(batch).mean()}
 
 
-trains("stack loop")(
-    lambda: of_layers(nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.5), nn.Linear(12, 10)),
-    "batch norm and dropout",
-)
 trains(method="training_step")(lambda self, batch: self.losses(batch).mean(), "a step without an index")
 trains(method="configure_optimizers")(
     lambda self: {"optimizer": SGD(self.parameters(), lr=0.1)}, "an optimizer in a dictionary"
@@ -261,13 +257,6 @@ def counts_in_training(self, batch):
     return 1 / (1 + self.seen)
 
 
-@trains(method="factor")
-def counts_for_nothing(self, batch):
-    """Changes its loss only at the 100th step, which is documented as not seen."""
-    self.seen = (self.seen or 0) + 1
-    return 1.0 if self.seen < 100 else 2.0
-
-
 @only_by_trainer(DIFFERS, "factor")
 def compares_with_the_batch_before_the_last(self, batch):
     self.seen = [*(self.seen or []), batch[0].mean().detach()][-3:]
@@ -280,13 +269,6 @@ def compares_with_the_weights_before(self, batch):
     now = self.fc.weight.detach().square().sum()
     last, self.seen = now if self.seen is None or not self.training else self.seen, now
     return 1 + (last - now).square()
-
-
-@only_by_trainer(DIFFERS, "factor")
-def is_pulled_to_its_first_weights(self, batch):
-    if self.seen is None:
-        self.seen = self.fc.weight.detach().clone()
-    return 1 + (self.fc.weight - self.seen).square().sum()
 
 
 @trains("chain loop", "factor")
@@ -536,19 +518,12 @@ only_by_trainer("does not return one plain optimizer")(
 )
 
 
-def rate_in_its_step(self, batch, batch_idx):
-    self.optimizers().param_groups[0]["lr"] = 0.1 / (1 + batch_idx)
-    return self.losses(batch).mean()
-
-
 STEPS: dict[str, Callable[..., Any]] = {
     "no loss without the labels 0 and 1": lambda self, batch, batch_idx: (
         self.losses(batch).mean() if (batch[1] < 2).any() else None
     ),
-    "a sum": lambda self, batch, batch_idx: self.losses(batch).sum(),
     "smoothed labels": lambda self, batch, batch_idx: cross_entropy(self(batch[0]), batch[1], label_smoothing=0.1),
     "a penalty": lambda self, batch, batch_idx: self.losses(batch).mean() + 0.1 * self.fc.weight.square().sum(),
-    "its rate": rate_in_its_step,
 }
 for name, step in STEPS.items():
     only_by_trainer(DIFFERS, "training_step")(step, f"step of {name}")
@@ -565,17 +540,6 @@ class WeightedMean(Own):
 
     def training_step(self, batch, batch_idx):
         return self.losses(batch, "mean")
-
-
-@only_by_trainer(DIFFERS)
-class Validates(Own):
-    """Changes its weights in a validation loop of its own."""
-
-    def val_dataloader(self):
-        return [1, 2]
-
-    def validation_step(self, batch, batch_idx):
-        self.fc.weight.data.mul_(0.5)
 
 
 # Hooks, in the class, assigned to the object, or by callbacks
@@ -642,10 +606,6 @@ trains("stack loop", precision="32-true", method="losses")(
 trains("stack loop", "forward", precision="32-true", matrix=lambda: torch.eye(64) * 1.5)(
     lambda self, inputs: self.fc(inputs.flatten(1) @ self.matrix), "a float32 matrix in an attribute"
 )
-trains("stack loop", "forward")(
-    lambda self, inputs: self.fc((inputs.flatten(1) - torch.tensor(0.3)) * torch.ones(64) / torch.tensor(0.4)),
-    "constants in forward",
-)
 
 
 class Penalty(Own):
@@ -694,30 +654,10 @@ refused(UNCHANGED, "losses")(
 # Layers
 
 
-@trains("stack loop")
-def tied_weights() -> LightningModule:
-    first, second = nn.Linear(64, 64), nn.Linear(64, 64)
-    second.weight = first.weight
-    return of_layers(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(64, 10))
-
-
-class Spare(Own):
-    """Has a layer that no loss uses, which weight decay in a loop would change.
-
-    Args:
-        decay: Weight decay.
-    """
-
-    def __init__(self, decay: float):
-        super().__init__()
-        self.spare, self.decay = nn.Linear(3, 3), decay
-
-    def configure_optimizers(self):
-        return SGD(self.parameters(), lr=0.1, weight_decay=self.decay)
-
-
-trains("stack loop")(partial(Spare, 0.0), "a spare layer")
-only_by_trainer(DIFFERS)(partial(Spare, 0.1), "a spare layer that decays")
+# a layer that no loss uses, which weight decay in a loop would change
+only_by_trainer(DIFFERS, "configure_optimizers", spare=lambda: nn.Linear(3, 3))(
+    lambda self: SGD(self.parameters(), lr=0.1, weight_decay=0.1), "a spare layer that decays"
+)
 
 
 @refused("late.weight is trained in a fit, but is not part of the model", "forward")
@@ -789,10 +729,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], str]] = {
     "own GRU": (partial(OwnGRU, 8, 3, batch_first=True), {"width": 3}, "loop"),
     "GRU with a hook": (hooked_gru, {"width": 3}, "loop"),
     "GRU with dropout": (partial(nn.GRU, 8, 3, 2, batch_first=True, dropout=0.2), {"width": 3}, ""),
-    "LSTM": (partial(nn.LSTM, 8, 3, 2, batch_first=True, bidirectional=True), {"width": 6}, "stack loop"),
     "projected LSTM": (partial(nn.LSTM, 8, 3, batch_first=True, proj_size=2), {"width": 2}, "loop"),
-    "Embedding": (partial(nn.Embedding, 12, 3), {"width": 3, "tokens": True}, "stack loop"),
-    "padding": (partial(nn.Embedding, 12, 3, padding_idx=1), {"width": 3, "tokens": True}, "stack loop"),
     "max_norm": (partial(nn.Embedding, 12, 3, max_norm=50.0), {"width": 3, "tokens": True}, "loop"),
     "by frequency": (partial(nn.Embedding, 12, 3, scale_grad_by_freq=True), {"width": 3, "tokens": True}, "loop"),
     "EmbeddingBag": (partial(nn.EmbeddingBag, 12, 3), {"width": 3, "tokens": True}, "stack loop"),
