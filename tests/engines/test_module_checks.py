@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 from lightning import LightningModule
-from ragged import PLANS, fitted, ragged_data, task
+from ragged import PLANS, SGD, fitted, ragged_data, task
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, dropout
+from torch.nn.functional import dropout
 
 from lit_cfl.datamodules import ArrayData
 from lit_cfl.engines.check_task import require_trainable
@@ -25,6 +25,7 @@ from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import Batch
 from lit_cfl.errors import DivergedError, InputError, Notice
 from lit_cfl.parameters import ParameterLayout
+from lit_cfl.tasks import Classification
 
 
 class Linear(nn.Module):
@@ -38,24 +39,11 @@ class Linear(nn.Module):
         return self.fc(inputs.flatten(1))
 
 
-class Own(LightningModule):
+class Own(Classification):
     """Linear module, of which each subclass changes one thing."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(64, 10)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.fc(inputs.flatten(1))
-
-    def losses(self, batch: Batch) -> Tensor:
-        return cross_entropy(self(batch[0]), batch[1], reduction="none") * self.factor(batch)
-
-    def factor(self, batch: Batch) -> float | Tensor:
-        return 1.0
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
+        super().__init__(Linear(), SGD)
 
 
 def engine_of(net: Callable[[], nn.Module], plan: Plan = Plan("loop"), seed: int = 0) -> Engine:
@@ -289,8 +277,8 @@ def test_progress_of_a_trainer_starts_at_0_in_every_fit():
 
 
 class AsksItsTrainer(Own):
-    def factor(self, batch: Batch) -> float:
-        return 1 / (1 + self.trainer.current_epoch)
+    def losses(self, batch: Batch) -> Tensor:
+        return super().losses(batch) / (1 + self.trainer.current_epoch)
 
 
 class Detached(Own):
@@ -307,8 +295,8 @@ class NeedsItsHook(Own):
     def on_train_start(self) -> None:
         self.scale = 2.0
 
-    def factor(self, batch: Batch) -> float:
-        return self.scale
+    def losses(self, batch: Batch) -> Tensor:
+        return super().losses(batch) * self.scale
 
 
 @pytest.mark.parametrize("way", ["trainer", "loop"])
