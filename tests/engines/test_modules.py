@@ -233,6 +233,7 @@ refused("use the Trainer only in training_step", "factor")(
 for name, factor, why in (  # factors of the loss in a step
     ("a late epoch", lambda self, index: 2 if self.current_epoch >= 5 else 1, "it reads self.current_epoch"),
     ("1 + index", lambda self, index: 1 / (1 + index), DIFFERS),
+    ("index or 1", lambda self, index: 1 / (index or 1), DIFFERS),
     ("index 10", lambda self, index: 2 if index == 10 else 1, DIFFERS),
     ("index 7,000", lambda self, index: 2 if index == 7_000 else 1, ""),  # after the tenth mini-batch: as documented
 ):
@@ -269,6 +270,13 @@ def compares_with_the_weights_before(self, batch):
     now = self.fc.weight.detach().square().sum()
     last, self.seen = now if self.seen is None or not self.training else self.seen, now
     return 1 + (last - now).square()
+
+
+@only_by_trainer(DIFFERS, "factor")
+def is_pulled_to_its_first_weights(self, batch):
+    if self.seen is None:
+        self.seen = self.fc.weight.detach().clone()
+    return 1 + (self.fc.weight - self.seen).square().sum()
 
 
 @trains("chain loop", "factor")

@@ -15,7 +15,6 @@ from digits_experiment import digits
 from pretended_gpu import Counts, PretendedGPU, pretended
 from ragged import SHAPE, SIZES, ragged_data, task
 from torch import Tensor, nn
-from torch.testing import assert_close
 
 import lit_cfl
 from lit_cfl import nets
@@ -30,7 +29,6 @@ from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked import way as stack_way
 from lit_cfl.engines.stacked.way import StackWay
 from lit_cfl.errors import Notice
-from lit_cfl.local_work import Budget
 from lit_cfl.nets import MLP
 
 pytestmark = pytest.mark.nightly  # a pretended GPU
@@ -205,19 +203,6 @@ def test_steps_that_cannot_be_captured_are_launched_one_by_one(gpu: PretendedGPU
         assert torch.equal(trained(engine), expected)
     assert torch.equal(trained(engine), expected)
     assert len(tried) == 1  # capturing is not tried again in this run
-
-
-@pytest.mark.usefixtures("gpu")
-def test_a_fit_with_batches_of_its_own_has_a_stack_and_gives_it_back():
-    found = []
-    for plan in (CPU_PLAN, GPU_PLAN):
-        engine = engine_of(plan)
-        work, models = engine.at(2, ragged_data()), engine.initial(0)[None]
-        for size in (10, 4, "full", 10):
-            found.append(work.fit(models, torch.arange(6), budget=Budget(2, "steps", size)).rows)
-    for mine, theirs in zip(found[4:], found[:4], strict=True):
-        assert_close(mine, theirs, rtol=0, atol=1e-6)
-    assert torch.equal(found[4], found[7])
 
 
 @pytest.mark.usefixtures("gpu")

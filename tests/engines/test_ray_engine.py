@@ -22,7 +22,7 @@ import ray
 import torch
 from processes import descendants
 from quadratic import ids
-from ragged import SHAPE, fitted, rows_of
+from ragged import SHAPE, fitted
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -164,7 +164,7 @@ def test_ray_that_is_started_for_a_run_gives_the_trainers_result_and_ends_with_t
     finally:
         signal.signal(signal.SIGTERM, before)
     expected, _ = fitted(make, DOUBLE)
-    assert_close(rows_of(found), rows_of(expected), rtol=0, atol=1e-12)
+    assert_close(found.rows, expected.rows, rtol=0, atol=1e-12)
     started = set(descendants(os.getpid())).difference(others)
     assert len(started) > 3
     del found, engine

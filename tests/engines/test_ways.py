@@ -339,7 +339,6 @@ CASES: dict[str, Case] = BY_HAND | {
     ),
     "weights of mini-batches": row(weights=weigh),
     "weights under adam": row(optimizer=partial(Adam, lr=0.01), weights=weigh, prox=0.3),
-    "one start for all": row(weights=None),
     # options of local training
     "drop": row(local=replace(LOCAL, last_batch="drop")),
     "join": row(local=replace(LOCAL, last_batch="join")),
