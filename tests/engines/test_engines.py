@@ -1,4 +1,4 @@
-"""Tests what an engine does around its way of training: gradients, scores, errors, whole algorithms and all nets.
+"""Tests what an engine does around its way of training: errors, gradients, scores, answers of clients, and all nets.
 
 That every way trains alike is stated by `test_ways.py`; what happens when memory runs out, by `test_memory.py`.
 """
@@ -9,15 +9,12 @@ from functools import partial
 
 import pytest
 import torch
+from quadratic import ids
 from ragged import LOCAL, PLANS, SGD, SHAPE, fitted, ragged_data, task
 from torch import Tensor, nn
 from torch.testing import assert_close
-from torch.utils._pytree import tree_flatten
 
-import lit_cfl.algorithms
 from lit_cfl import nets
-from lit_cfl.algorithms import CFL, FLHC, IFCA, AdaCFL, Algorithm, FedGroup, FeSEM, FlexCFL, LayerCFL
-from lit_cfl.config import catalogue
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines import scorer
 from lit_cfl.engines.choose_plan import build_engine
@@ -29,8 +26,6 @@ from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked import gradients
 from lit_cfl.errors import DivergedError, InputError
 from lit_cfl.nets import MCLR, MLP
-from lit_cfl.rounds import Cohorts, rounds
-from lit_cfl.storage.checkpoint import state_to_dict
 from lit_cfl.tasks import Classification
 from lit_cfl.tasks.classification import Batch
 
@@ -171,7 +166,40 @@ def test_examples_under_models_of_their_own_are_scored_as_by_each_model_alone(mo
     assert (none.losses.shape, none.values.shape, none.weights.shape) == ((0,), (1, 0), (1, 0))
 
 
-# All nets, and all algorithms
+# Answers of clients
+
+
+def test_what_a_client_sends_holds_no_other_memory_and_draws_leave_the_global_generator_alone():
+    before = torch.random.get_rng_state()
+    (first,) = engine_of().at(0, ragged_data()).map(lambda inputs, labels: inputs[0, 0].T[1] + torch.rand(8), ids(3))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert first.untyped_storage().nbytes() == first.nbytes
+    assert first.is_contiguous()
+
+
+@pytest.mark.parametrize(
+    ("answer", "named"),
+    [
+        (lambda inputs, labels: 3.0, "a float"),
+        (lambda inputs, labels: (inputs, 2), "a tuple of Tensor, int"),
+        (lambda inputs, labels: {1: inputs}, "a dict of Tensor"),
+    ],
+)
+def test_anything_but_tensors_is_refused_with_the_client(answer: Callable, named: str):
+    with pytest.raises(InputError, match=f"client 3: .*{named}"):
+        engine_of().at(0, ragged_data()).map(answer, ids(0, 3, 2))
+
+
+def test_error_of_the_function_names_the_client():
+    def fails(inputs: Tensor, labels: Tensor) -> Tensor:
+        return 1 // (len(labels) - 17) * inputs
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        engine_of().at(4, ragged_data()).map(fails, ids(1, 2, 3))
+    assert caught.value.__notes__ == ["It was raised in round 5, by the function of work.map on client 2."]
+
+
+# All nets
 
 
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {  # constructor, and shape of an input
@@ -208,35 +236,3 @@ def test_every_net_of_the_package_gives_one_result(name: str):
     exactly(rows[1], rows[0])
     exactly(rows[2], rows[0])
     assert (rows[0] - start).norm(dim=1).gt(1e-3).tolist() == [False, True, True]
-
-
-ALGORITHMS = [getattr(lit_cfl.algorithms, name) for name in catalogue.names("algorithms")]
-SPLITS = {"eps1": 10.0, "eps2": 1e-6, "warmup_rounds": 1}  # splits in every round that allows it
-SETTINGS: dict[type[Algorithm], Algorithm] = {
-    CFL: CFL(**SPLITS),
-    LayerCFL: LayerCFL(layers=["fc*"], **SPLITS),
-    AdaCFL: AdaCFL(**SPLITS),
-    FLHC: FLHC(1, num_clusters=2),
-    IFCA: IFCA(2),
-    FeSEM: FeSEM(2),
-    FedGroup: FedGroup(2),
-    FlexCFL: FlexCFL(2),
-}
-
-
-@pytest.mark.parametrize("kind", ALGORITHMS, ids=[kind.__name__ for kind in ALGORITHMS])
-def test_every_algorithm_gives_one_result(kind: type[Algorithm]):
-    data, algorithm, ends = ragged_data((8, 3, 17, 36, 9, 20)), SETTINGS.get(kind) or kind(), []
-    data = replace(data, test=data.train)
-    for plan in (LOOP, STACK):
-        engine = build_engine(task(lambda: MLP(12, SHAPE, 10)), plan, 5, LocalTraining(2, 10))
-        *_, last = rounds(algorithm, engine, data, Cohorts(4), seed=5, num_rounds=3)
-        ends.append(state_to_dict(last.state))
-    (found, form), (expected, expected_form) = (tree_flatten(end) for end in ends)
-    assert form == expected_form
-    assert expected
-    for mine, theirs in zip(found, expected, strict=True):
-        if isinstance(theirs, float | Tensor):
-            assert_close(mine, theirs, rtol=0, atol=1e-11, equal_nan=True)
-        else:
-            assert mine == theirs

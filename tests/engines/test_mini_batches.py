@@ -71,6 +71,8 @@ def test_each_client_gets_the_permutations_of_its_own_generator_one_after_the_ot
     library: Any, monkeypatch: pytest.MonkeyPatch
 ):
     found = load_library()[0] if library == "compiled" else library
+    if library == "compiled" and found is not None:
+        assert compiled._draws_as_pytorch(found)
     monkeypatch.setattr(compiled, "load_library", lambda: (found, ""))
     rng = torch.Generator().manual_seed(0)
     for clients, largest, most in ((300, 60, 4), (70, 1, 2), (70, 2, 3), (30, 5000, 2), (3, 9, 90), (1, 5, 0)):

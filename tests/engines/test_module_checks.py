@@ -251,25 +251,6 @@ def test_restart_of_a_scheduler_in_every_fit_is_noted():
 # Fits, and gradients, for which a module is asked outside of a fit
 
 
-def test_progress_of_a_trainer_starts_at_0_in_every_fit():
-    seen: list[tuple[int, int, int, int | None]] = []
-
-    class Sees(Own):
-        steps: int | None = None
-
-        def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-            seen.append((self.current_epoch, self.global_step, batch_idx, self.steps))
-            self.steps = (self.steps or 0) + 1
-            return self.losses(batch).mean()
-
-    engine = Engine(Sees, Plan(), 0, LocalTraining(2, 10))
-    one_fit = [(epoch, 2 * epoch + batch, batch, 2 * epoch + batch or None) for epoch in (0, 1) for batch in (0, 1)]
-    for round in (0, 7):  # clients 2 and 5 have 17 and 20 examples, so two batches each
-        seen.clear()
-        engine.at(round, ragged_data()).fit(engine.initial(0)[None], torch.tensor([2, 5]))
-        assert seen == one_fit + one_fit
-
-
 class AsksItsTrainer(Own):
     def losses(self, batch: Batch) -> Tensor:
         return super().losses(batch) / (1 + self.trainer.current_epoch)

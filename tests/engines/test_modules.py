@@ -11,7 +11,7 @@ import random
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -375,17 +375,6 @@ class HookOfALayer(Linear):
         self.fc.register_forward_hook(scale)
 
 
-@cache
-def ramp(count: int) -> Tensor:
-    return torch.linspace(0, 1, count)
-
-
-@trains("stack loop", "forward")
-def adds_a_table_that_the_process_keeps(self, inputs):
-    """The table must not have the type of the check's numbers."""
-    return self.fc(inputs.flatten(1) + ramp(64))
-
-
 # Random numbers
 
 
@@ -636,12 +625,6 @@ class PenaltyEnabled(Penalty):
 refused("scores are computed without gradients")(Penalty)
 
 
-@trains("stack loop", "losses", drop=lambda: nn.Dropout(0.5))
-def evaluates_in_its_losses(self, batch):
-    self.eval()
-    return cross_entropy(self.fc(self.drop(batch[0].flatten(1))), batch[1], reduction="none")
-
-
 @only_by_trainer("has no gradient|does not require grad")
 class DetachedLosses(Own):
     """Losses without a gradient, and a step with one."""
@@ -855,7 +838,6 @@ REFUSED: dict[str, tuple[Callable[[], LightningModule], str]] = {
         lambda: with_part(lambda net: nn.Buffer(torch.eye(3).to_sparse())),
         "net.part is sparse, .*to_dense",
     ),
-    "derived tensor": (lambda: with_part(lambda net: net.fc.weight * 2), r"net \(Linear\) cannot be copied"),
     "lazy layer": (lambda: of_layers(nn.LazyLinear(10)), r"net.1 \(LazyLinear\) has no weights .*sizes"),
     "weight_norm": (weight_normed, r"net.1 \(Linear\) cannot be copied.*parametrizations.weight_norm"),
     "script": (
@@ -866,11 +848,7 @@ REFUSED: dict[str, tuple[Callable[[], LightningModule], str]] = {
 for name, (make, why) in REFUSED.items():
     refused(why)(make, name)
 
-refused("train returns None; return self", "train")(
-    lambda self, mode=True: nn.Module.train(self, mode) and None, "train returns nothing"
-)
 refused("has no `losses", "losses")((), "a list of losses")
-refused("scores is <bound method", "scores")(lambda self, batch: self.losses(batch), "scores as a method")
 trains(method="state_dict")(lambda self: LightningModule.state_dict(self), "a state_dict of its own")
 # not the method of our tasks, which takes no arguments
 trains(method="penalty")(lambda self, outputs: outputs.square().sum(), "a penalty of outputs")

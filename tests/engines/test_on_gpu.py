@@ -27,6 +27,7 @@ from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked import way as stack_way
+from lit_cfl.engines.stacked.lane_steps import Steps
 from lit_cfl.engines.stacked.way import StackWay
 from lit_cfl.errors import Notice
 from lit_cfl.nets import MLP
@@ -203,6 +204,24 @@ def test_steps_that_cannot_be_captured_are_launched_one_by_one(gpu: PretendedGPU
         assert torch.equal(trained(engine), expected)
     assert torch.equal(trained(engine), expected)
     assert len(tried) == 1  # capturing is not tried again in this run
+
+
+def test_steps_that_wait_are_refused_before_a_capture_starts(gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch):
+    modes, captured, gradients = [0], [], Steps.gradients
+
+    def waiting(steps: Steps, *given: object) -> object:
+        if modes[-1] == "error":
+            raise RuntimeError("called a synchronizing CUDA operation")
+        return gradients(steps, *given)
+
+    expected = trained(engine_of(CPU_PLAN))
+    monkeypatch.setattr(Steps, "gradients", waiting)
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, **_: captured.append(graph))
+    with pytest.warns(Notice, match=r"cannot be captured \(called a synchronizing CUDA operation\)"):
+        assert torch.equal(trained(engine_of(GPU_PLAN)), expected)
+    assert (modes, captured) == ([0, "error", 0], [])
 
 
 @pytest.mark.usefixtures("gpu")

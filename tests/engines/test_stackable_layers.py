@@ -91,22 +91,6 @@ def test_frozen_and_missing_biases_stay_so(kind: type[Cells]):
             exactly(found, part)
 
 
-@of_both_kinds
-def test_each_lane_of_a_stack_is_that_client_alone(kind: type[Cells]):
-    _, plain = cells(kind, bidirectional=True, num_layers=2, batch_first=True)
-    models = {name: normal(k, 3, *p.shape) for k, (name, p) in enumerate(plain.named_parameters())}
-    inputs = normal(50, 3, 2, 5, 4)
-
-    def outputs(model: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, ...]:
-        return tuple(flat(functional_call(plain, model, (inputs,))))
-
-    together = vmap(outputs)(models, inputs)
-    for lane in range(3):
-        alone = outputs({name: rows[lane] for name, rows in models.items()}, inputs[lane])
-        for mine, expected in zip(together, alone, strict=True):
-            exactly(mine[lane], expected)
-
-
 @pytest.mark.parametrize("padding", [0, 2])
 def test_no_gradient_reaches_the_padding_row_of_any_lane(padding: int):
     fused, scale = nn.Embedding(4, 3, padding_idx=padding).double(), normal(1, 8, 3)

@@ -10,7 +10,7 @@ from torch import nn
 
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.datamodules import ArrayData
-from lit_cfl.engines.check_module import mark_tokens, takes_tokens
+from lit_cfl.engines.check_module import takes_tokens
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.nets import MCLR
@@ -58,18 +58,6 @@ def test_task_may_say_that_it_takes_tokens():
     assert not takes_tokens(Classification(Table()))
     assert takes_tokens(NextToken(Table()))
     assert takes_tokens(nn.Sequential(nn.EmbeddingBag(12, 2)))
-
-
-def test_asking_builds_a_module_only_for_integers_and_draws_nothing():
-    def refuse() -> nn.Module:
-        raise AssertionError("built")
-
-    for data in (data_of(X / 2), data_of(X - 9), data_of(vocabulary=12)):
-        federated = data.federated(0)
-        assert mark_tokens(federated, refuse) is federated
-    before = torch.random.get_rng_state()
-    mark_tokens(data_of().federated(0), embedding)
-    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_token_ids_are_blamed_only_if_the_net_has_no_embedding():

@@ -104,12 +104,15 @@ def test_a_net_made_outside_the_task_is_refused():
         require_trainable(engine, DATA)
 
 
-def test_any_training_hook_and_scheduler_of_a_module_is_called_and_starts_again_in_each_fit():
-    calls: list[tuple[int, int]] = []
+def test_hooks_schedulers_progress_and_attributes_of_a_module_start_again_in_each_fit():
+    calls: list[tuple[int, int, int]] = []
 
     class Hooked(Classification):
+        count = 0
+
         def on_train_epoch_end(self) -> None:
-            calls.append((self.current_epoch, self.global_step))
+            self.count += 1
+            calls.append((self.current_epoch, self.global_step, self.count))
 
         def configure_optimizers(self):
             optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
@@ -118,7 +121,7 @@ def test_any_training_hook_and_scheduler_of_a_module_is_called_and_starts_again_
     engine = engine_of(task=lambda net, _: Hooked(net), epochs=3, batch_size="full")
     start, work = engine.initial(0), engine.at(0, DATA)
     row = work.fit(start[None], ids(3, 1)).rows[1]
-    assert calls == [(0, 1), (1, 2), (2, 3)] * 2
+    assert calls == [(0, 1, 1), (1, 2, 2), (2, 3, 3)] * 2
     assert_close(row, start - work.gradients(start, ids(1))[0])  # from epoch 1 on, the rate is 0
 
 

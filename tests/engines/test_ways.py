@@ -18,6 +18,7 @@ import pytest
 import torch
 from inside_training import (
     CENTER,
+    MIXING,
     ROUND,
     START,
     Case,
@@ -634,10 +635,7 @@ def test_losses_and_scores_of_models_and_mixtures_are_those_of_plain_pytorch(nam
     inputs, labels = clients.data.examples.batch(index, torch.float64)
     tokens = inputs[:, :-1] if name == "next token" else inputs
     models = torch.stack([probabilities(clients.module(model).net(tokens)) for model in clients.models]).detach()
-    mixing = torch.tensor([[0.125, 0.25, 0.25, 0.375], [0.0, 0.625, 0.125, 0.25], [0.25, 0.5, 0.25, 0.0]]).double()[
-        which
-    ]
-    mixed = (mixing.T.reshape(4, 30, *[1] * (models.dim() - 2)) * models).sum(0)
+    mixed = (MIXING[which].T.reshape(4, 30, *[1] * (models.dim() - 2)) * models).sum(0)
     for of, outputs in {"of a model": models[which, index], "of a mixture": mixed}.items():
         assert_close(reference(name)[f"losses {of}"], loss(outputs, inputs, labels), rtol=0, atol=1e-11)
         values, weights = score(outputs, inputs, labels)
