@@ -216,12 +216,3 @@ def test_tasks_start_in_order_and_return_as_they_finish(calls: CallsInTurn):
     assert calls.waits == [((4, 2), (1, 0)), ((4, 2), (9, 3)), ((4, 2),)]
     assert (first, str(error), others) == ("b", "nothing to divide by", [("c", 3.0), ("a", 2.0)])
     assert calls.options == {"num_cpus": 1.0, "num_gpus": 0, "max_retries": 2}
-
-
-def test_what_is_called_between_may_give_up(calls: CallsInTurn):
-    def end() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        next(tasks.run_tasks(divided, {"a": (4, 2)}, CPU, 0, end))
-    assert len(calls.waits) == 1
