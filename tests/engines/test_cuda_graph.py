@@ -1,8 +1,6 @@
 """Tests captured steps with a stand-in for CUDA graphs on the CPU."""
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -97,25 +95,6 @@ def test_cudnn_tries_its_algorithms_while_steps_are_captured_and_at_no_other_tim
     fit(engine_of(WIDE))
     assert set(tried) == {not deterministic}
     assert not torch.backends.cudnn.benchmark
-
-
-def test_capture_that_breaks_off_for_want_of_memory_halves_the_lanes(monkeypatch: pytest.MonkeyPatch):
-    @contextmanager
-    def broken(graph: Graph, **options: object) -> Iterator[None]:
-        if engine.plan.lanes > 1:
-            try:
-                raise torch.OutOfMemoryError("no memory")
-            except torch.OutOfMemoryError as error:
-                raise RuntimeError("operation failed due to a previous error during capture") from error
-        with graph:
-            yield
-
-    monkeypatch.setattr(torch.cuda, "graph", broken)
-    engine = engine_of(WIDE)
-    with pytest.warns(Notice, match="and to 2 clients"):
-        found = fit(engine)
-    assert engine.plan.lanes == 1
-    assert all(map(torch.equal, found, fit(engine_of(replace(WIDE, lanes=1), captured=False))))
 
 
 def test_stack_that_ran_out_of_memory_is_freed_with_its_graphs_before_the_next_is_made(

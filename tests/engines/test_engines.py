@@ -1,4 +1,4 @@
-"""Tests what an engine does around its way of training: gradients, scores, errors, whole algorithms and all nets.
+"""Tests what an engine does around its way of training: errors, gradients, scores, answers of clients, and all nets.
 
 That every way trains alike is stated by `test_ways.py`; what happens when memory runs out, by `test_memory.py`.
 """
@@ -9,15 +9,12 @@ from functools import partial
 
 import pytest
 import torch
+from quadratic import ids
 from ragged import LOCAL, PLANS, SGD, SHAPE, fitted, ragged_data, task
 from torch import Tensor, nn
 from torch.testing import assert_close
-from torch.utils._pytree import tree_flatten
 
-import lit_cfl.algorithms
 from lit_cfl import nets
-from lit_cfl.algorithms import CFL, FLHC, IFCA, AdaCFL, Algorithm, FedGroup, FeSEM, FlexCFL, LayerCFL
-from lit_cfl.config import catalogue
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines import scorer
 from lit_cfl.engines.choose_plan import build_engine
@@ -26,12 +23,9 @@ from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plain_loop import LoopWay
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.scorer import Outcomes
 from lit_cfl.engines.stacked import gradients
 from lit_cfl.errors import DivergedError, InputError
 from lit_cfl.nets import MCLR, MLP
-from lit_cfl.rounds import Cohorts, rounds
-from lit_cfl.storage.checkpoint import state_to_dict
 from lit_cfl.tasks import Classification
 from lit_cfl.tasks.classification import Batch
 
@@ -53,7 +47,7 @@ def broken_data(*clients: int) -> FederatedData:
     return replace(data, examples=replace(data.examples, inputs=inputs))
 
 
-@pytest.mark.parametrize("plan", ["plain loop", "4 lanes"])
+@pytest.mark.parametrize("plan", ["trainer", "plain loop", "4 lanes"])
 def test_a_client_that_diverges_is_named(plan: str):
     with pytest.raises(DivergedError, match="client 3 diverged in round 3"):
         fitted(task(partial(MLP, 12, SHAPE, 10)), PLANS[plan], data=broken_data(3, 4))
@@ -105,18 +99,15 @@ def test_an_error_names_the_clients_that_may_have_raised_it(together: bool, who:
         work.fit(models, clients)
 
 
-@pytest.mark.parametrize("plan", [Plan("chain"), Plan("loop")], ids=["chain", "loop"])
-def test_models_and_numbers_that_do_not_fit_are_refused(plan: Plan):
-    engine = engine_of(plan, partial(MCLR, SHAPE, 10))
+def test_models_and_numbers_that_do_not_fit_are_refused():
+    engine = engine_of(LOOP, partial(MCLR, SHAPE, 10))
     work, row, clients = engine.at(0, ragged_data()), engine.initial(0), torch.tensor([1, 3])
     wrong: dict[str, Callable[[], object]] = {
         r"shape \[650\]": lambda: work.fit(row, clients),
-        r"shape \[1, 649\]": lambda: work.fit(row[None, :-1], clients),
         r"shape \[2, 651\]": lambda: work.losses(torch.zeros(2, 651), clients),
         r"shape \[1, 1, 650\]": lambda: work.gradients(row[None], clients),
         "the model 1, but there are 1 models": lambda: work.fit(row[None], clients, torch.tensor([0, 1])),
         "the model 2, but": lambda: work.fit(row[None], clients, prox=0.1, centers=row[None], center=2),
-        "3 numbers are given for 2 clients": lambda: work.fit(row[None], clients, torch.zeros(3, dtype=torch.int64)),
         "there is no client -1": lambda: work.fit(row[None], torch.tensor([1, -1])),
     }
     for named, call in wrong.items():
@@ -158,41 +149,15 @@ def test_gradients_of_a_stack_stay_within_memory_and_in_any_order_the_same(
 # Scores
 
 
-def test_a_batch_is_scored_in_several_passes_on_a_cpu(monkeypatch: pytest.MonkeyPatch):
-    engine, data = engine_of(), ragged_data()
-    models, index = torch.stack([engine.initial(number) for number in range(3)]), torch.randperm(50)
-    weights = torch.rand(2, 3, generator=torch.Generator().manual_seed(0))
-    weights, which = weights / weights.sum(1, keepdim=True), torch.arange(50) % 2
-
-    def score_all() -> tuple[Tensor, Outcomes, Outcomes]:
-        engine = engine_of()
-        return (
-            engine.losses_of_all(models, index, data),
-            engine.outcomes_of_each(models, which.sort().values, index, data),
-            engine.outcomes_of_mixtures(models, weights, which, index, data),
-        )
-
-    whole, passes, score = score_all(), list[int](), scorer.outcomes_of
-    monkeypatch.setattr(
-        scorer, "outcomes_of", lambda module, batch: passes.append(len(batch[1])) or score(module, batch)
-    )
-    monkeypatch.setattr(scorer, "PASS_ON_CPU", 20)
-    losses, each, mixed = score_all()
-    assert passes == [*[20, 20, 10] * 3, *[20, 5] * 2]
-    exactly(losses, whole[0])
-    for found, expected in ((each, whole[1]), (mixed, whole[2])):
-        exactly(found.losses, expected.losses)
-        assert torch.equal(found.values, expected.values)
-
-
 def test_examples_under_models_of_their_own_are_scored_as_by_each_model_alone(monkeypatch: pytest.MonkeyPatch):
     engine, data = engine_of(), ragged_data()
     models = torch.stack([engine.initial(number) for number in range(5)])
     which = torch.tensor([0] * 7 + [1] * 2 + [3] + [4] * 30)
     index = torch.randperm(len(data.examples), generator=torch.Generator().manual_seed(0))[: len(which)]
     alone = [engine.outcomes(models[k], index[which == k], data) for k in (0, 1, 3, 4)]
-    for batch in (4096, 8):  # all lists in one batch; batches of one model, and of several
+    for batch, passed in ((4096, 4096), (4096, 20), (8, 20)):  # one batch, in passes; batches of one and more models
         monkeypatch.setattr(scorer, "EVALUATION_BATCH", batch)
+        monkeypatch.setattr(scorer, "PASS_ON_CPU", passed)
         found = engine.outcomes_of_each(models, which, index, data)
         exactly(found.losses, torch.cat([one.losses for one in alone]))
         assert torch.equal(found.values, torch.cat([one.values for one in alone], dim=1))
@@ -201,7 +166,40 @@ def test_examples_under_models_of_their_own_are_scored_as_by_each_model_alone(mo
     assert (none.losses.shape, none.values.shape, none.weights.shape) == ((0,), (1, 0), (1, 0))
 
 
-# All nets, and all algorithms
+# Answers of clients
+
+
+def test_what_a_client_sends_holds_no_other_memory_and_draws_leave_the_global_generator_alone():
+    before = torch.random.get_rng_state()
+    (first,) = engine_of().at(0, ragged_data()).map(lambda inputs, labels: inputs[0, 0].T[1] + torch.rand(8), ids(3))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert first.untyped_storage().nbytes() == first.nbytes
+    assert first.is_contiguous()
+
+
+@pytest.mark.parametrize(
+    ("answer", "named"),
+    [
+        (lambda inputs, labels: 3.0, "a float"),
+        (lambda inputs, labels: (inputs, 2), "a tuple of Tensor, int"),
+        (lambda inputs, labels: {1: inputs}, "a dict of Tensor"),
+    ],
+)
+def test_anything_but_tensors_is_refused_with_the_client(answer: Callable, named: str):
+    with pytest.raises(InputError, match=f"client 3: .*{named}"):
+        engine_of().at(0, ragged_data()).map(answer, ids(0, 3, 2))
+
+
+def test_error_of_the_function_names_the_client():
+    def fails(inputs: Tensor, labels: Tensor) -> Tensor:
+        return 1 // (len(labels) - 17) * inputs
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        engine_of().at(4, ragged_data()).map(fails, ids(1, 2, 3))
+    assert caught.value.__notes__ == ["It was raised in round 5, by the function of work.map on client 2."]
+
+
+# All nets
 
 
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {  # constructor, and shape of an input
@@ -238,35 +236,3 @@ def test_every_net_of_the_package_gives_one_result(name: str):
     exactly(rows[1], rows[0])
     exactly(rows[2], rows[0])
     assert (rows[0] - start).norm(dim=1).gt(1e-3).tolist() == [False, True, True]
-
-
-ALGORITHMS = [getattr(lit_cfl.algorithms, name) for name in catalogue.names("algorithms")]
-SPLITS = {"eps1": 10.0, "eps2": 1e-6, "warmup_rounds": 1}  # splits in every round that allows it
-SETTINGS: dict[type[Algorithm], Algorithm] = {
-    CFL: CFL(**SPLITS),
-    LayerCFL: LayerCFL(layers=["fc*"], **SPLITS),
-    AdaCFL: AdaCFL(**SPLITS),
-    FLHC: FLHC(1, num_clusters=2),
-    IFCA: IFCA(2),
-    FeSEM: FeSEM(2),
-    FedGroup: FedGroup(2),
-    FlexCFL: FlexCFL(2),
-}
-
-
-@pytest.mark.parametrize("kind", ALGORITHMS, ids=[kind.__name__ for kind in ALGORITHMS])
-def test_every_algorithm_gives_one_result(kind: type[Algorithm]):
-    data, algorithm, ends = ragged_data((8, 3, 17, 36, 9, 20)), SETTINGS.get(kind) or kind(), []
-    data = replace(data, test=data.train)
-    for plan in (LOOP, STACK):
-        engine = build_engine(task(lambda: MLP(12, SHAPE, 10)), plan, 5, LocalTraining(2, 10))
-        *_, last = rounds(algorithm, engine, data, Cohorts(4), seed=5, num_rounds=3)
-        ends.append(state_to_dict(last.state))
-    (found, form), (expected, expected_form) = (tree_flatten(end) for end in ends)
-    assert form == expected_form
-    assert expected
-    for mine, theirs in zip(found, expected, strict=True):
-        if isinstance(theirs, float | Tensor):
-            assert_close(mine, theirs, rtol=0, atol=1e-11, equal_nan=True)
-        else:
-            assert mine == theirs

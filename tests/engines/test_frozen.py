@@ -1,44 +1,28 @@
-"""Tests nets with a frozen part: clients fine-tune adapters, and all nets of an engine share the rest.
+"""Tests nets with a frozen part: clients fine-tune the rest, and all nets of an engine share the frozen part.
 
 That every way trains them is stated by `test_ways.py`.
 """
 
 import pytest
 import torch
-from ragged import SHAPE, fitted, ragged_data, task
-from torch import Tensor, nn
+from ragged import fitted, ragged_data, task
+from torch import nn
 
 from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked.way import StackWay
 
-RANK = 4
+
+def half_frozen() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 12).requires_grad_(False), nn.LayerNorm(12), nn.Linear(12, 10))
 
 
-class Adapted(nn.Module):
-    """Frozen fully connected layer with a trained low-rank product (LoRA; Hu et al., 2022)."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.base = nn.Linear(inputs, outputs).requires_grad_(False)
-        self.down = nn.Parameter(torch.randn(RANK, inputs) / 10)
-        self.up = nn.Parameter(torch.zeros(outputs, RANK))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.base(inputs) + inputs @ self.down.T @ self.up.T
-
-
-def adapters() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), Adapted(64, 12), nn.LayerNorm(12).requires_grad_(False), nn.Linear(12, 10))
-
-
-def test_lanes_hold_adapters_alone_and_all_nets_of_an_engine_share_what_is_frozen():
-    _, engine = fitted(task(adapters), Plan("stack", lanes=4), local=LocalTraining(1, 10))
+def test_lanes_hold_what_is_trained_alone_and_all_nets_of_an_engine_share_what_is_frozen():
+    _, engine = fitted(task(half_frozen), Plan("stack", lanes=4), local=LocalTraining(1, 10))
     stack = engine.way
     assert isinstance(stack, StackWay)
-    assert SHAPE == [1, 8, 8]
-    assert engine.layout.num_columns == RANK * (64 + 12) + (12 + 1) * 10
+    assert engine.layout.num_columns == 2 * 12 + (12 + 1) * 10
     assert sum(tensor.numel() for tensor in stack._lanes.tensors) == 4 * engine.layout.num_columns
     nets = [stack._steps.module, stack.module_for_gradients, engine.way.scorer(lambda first: None)._module]
     for name, parameter in nets[0].named_parameters():
@@ -48,7 +32,7 @@ def test_lanes_hold_adapters_alone_and_all_nets_of_an_engine_share_what_is_froze
 
 @pytest.mark.parametrize("plan", [Plan("trainer"), Plan("loop"), Plan("stack", lanes=4)])
 def test_modules_that_are_handed_out_share_nothing_with_the_engine(plan: Plan):
-    engine, data = build_engine(task(adapters), plan, 5, LocalTraining(1, 10)), ragged_data()
+    engine, data = build_engine(task(half_frozen), plan, 5, LocalTraining(1, 10)), ragged_data()
     model, clients = engine.initial(0), torch.tensor([1, 2])
     before = engine.at(0, data).gradients(model, clients)
     first, second = engine.module(model), engine.module(model)
@@ -57,4 +41,4 @@ def test_modules_that_are_handed_out_share_nothing_with_the_engine(plan: Plan):
     for parameter in first.half().parameters():
         parameter.data.zero_()
     assert torch.equal(engine.at(0, data).gradients(model, clients), before)
-    assert torch.equal(engine.module(model).net[1].base.weight, second.net[1].base.weight)
+    assert torch.equal(engine.module(model).net[1].weight, second.net[1].weight)

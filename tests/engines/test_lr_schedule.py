@@ -68,11 +68,6 @@ class OwnScheduler(Classification):
         return {"optimizer": optimizer, "lr_scheduler": pytorch.StepLR(optimizer, 1)}
 
 
-class TwoOptimizers(Classification):
-    def configure_optimizers(self):
-        return [super().configure_optimizers(), super().configure_optimizers()]
-
-
 ONE_CYCLE = partial(pytorch.OneCycleLR, max_lr=1, total_steps=3)
 
 
@@ -85,7 +80,6 @@ ONE_CYCLE = partial(pytorch.OneCycleLR, max_lr=1, total_steps=3)
         (partial(pytorch.LambdaLR, lr_lambda=lambda round: 1 - round), Classification, r"-0\.\d+ in round 3"),
         (partial(ONE_CYCLE, cycle_momentum=False), Classification, "OneCycleLR .*round 5"),
         (HALVED, OwnScheduler, "OwnScheduler .*StepLR"),
-        (HALVED, TwoOptimizers, "TwoOptimizers"),
     ],
 )
 def test_what_has_no_rates_is_refused(schedule: Make, kind: type[Classification], named: str):

@@ -11,8 +11,7 @@ import random
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
-from math import inf
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -20,8 +19,8 @@ import numpy as np
 import pytest
 import torch
 from inside_training import fit_twice, judge, why_absent
-from lightning import Callback, LightningModule
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
+from lightning import LightningModule
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 from torch.optim import SGD
@@ -169,7 +168,6 @@ UNCHANGED = "training leaves the model unchanged"
 trains()(Own)
 trains()(lambda: Classification(MLP(12, SHAPE, 10), partial(SGD, lr=3.0)), "a large rate")
 trains()(lambda: Classification(MLP(12, SHAPE, 10), partial(SGD, lr=0.1, fused=True)), "a fused optimizer")
-only_by_trainer("optimizer Rprop")(lambda: Classification(MCLR(SHAPE, 10), torch.optim.Rprop), "Rprop")
 only_by_trainer("optimizer LBFGS")(lambda: Classification(MCLR(SHAPE, 10), partial(torch.optim.LBFGS, lr=0.1)), "LBFGS")
 
 
@@ -188,10 +186,6 @@ def logs_a_metric(self, batch, batch_idx):
     return {"loss": self.losses(batch).mean()}
 
 
-trains("stack loop")(
-    lambda: of_layers(nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.5), nn.Linear(12, 10)),
-    "batch norm and dropout",
-)
 trains(method="training_step")(lambda self, batch: self.losses(batch).mean(), "a step without an index")
 trains(method="configure_optimizers")(
     lambda self: {"optimizer": SGD(self.parameters(), lr=0.1)}, "an optimizer in a dictionary"
@@ -237,7 +231,6 @@ refused("use the Trainer only in training_step", "factor")(
     lambda self, batch: 1 / self.trainer.num_training_batches, "scores by its trainer"
 )
 for name, factor, why in (  # factors of the loss in a step
-    ("number of batches", lambda self, index: 1 / self.trainer.num_training_batches, "it reads self.trainer"),
     ("a late epoch", lambda self, index: 2 if self.current_epoch >= 5 else 1, "it reads self.current_epoch"),
     ("1 + index", lambda self, index: 1 / (1 + index), DIFFERS),
     ("index or 1", lambda self, index: 1 / (index or 1), DIFFERS),
@@ -263,13 +256,6 @@ def counts(self, batch):
 def counts_in_training(self, batch):
     self.seen = (self.seen or 0) + self.training
     return 1 / (1 + self.seen)
-
-
-@trains(method="factor")
-def counts_for_nothing(self, batch):
-    """Changes its loss only at the 100th step, which is documented as not seen."""
-    self.seen = (self.seen or 0) + 1
-    return 1.0 if self.seen < 100 else 2.0
 
 
 @only_by_trainer(DIFFERS, "factor")
@@ -313,13 +299,6 @@ for name, ways, buffer in (
     trains(ways, "factor", steps=buffer)(counts_in_a_buffer, name)
 
 
-@trains("loop", "forward", mean=lambda: nn.Buffer(torch.zeros(())))
-def keeps_a_moving_average_in_the_row(self, inputs):
-    if self.training:
-        self.mean.lerp_(inputs.mean().detach(), 0.1)
-    return self.fc(inputs.flatten(1))
-
-
 class Teacher(Own):
     """Module with a moving average of its own weights, like a mean teacher."""
 
@@ -337,14 +316,6 @@ class Teacher(Own):
         return 1 + self.pull * (self.fc.weight - self.teacher.weight).square().sum()
 
 
-@trains("chain")
-class TeacherScores(Teacher):
-    """Trains without its teacher, but predicts by it."""
-
-    def outcomes(self, batch):
-        return self.losses(batch), self.teacher(batch[0].flatten(1)).argmax(1) == batch[1]
-
-
 trains("chain")(Teacher)  # in a loop, evaluation would share the teacher that training has changed
 only_by_trainer("changes the frozen parameter teacher.weight")(type("PulledByTeacher", (Teacher,), {"pull": 1.0}))
 
@@ -357,15 +328,6 @@ def sets_its_bias_from_its_first_batch(self, batch):
     return 1.0
 
 
-class Schedule:
-    step = 0
-
-    def __call__(self) -> float:
-        self.step += 1
-        return 1.0
-
-
-trains(method="factor", held=lambda: [Schedule()])(lambda self, batch: self.held[0](), "an object in a list")
 refused(TWICE, "factor", held=lambda: itertools.count(1))(lambda self, batch: 1 / next(self.held), "an iterator")
 refused(TWICE, "factor", rng=lambda: torch.Generator().manual_seed(0))(
     lambda self, batch: 1 + torch.rand((), generator=self.rng), "a generator in scores"
@@ -373,14 +335,6 @@ refused(TWICE, "factor", rng=lambda: torch.Generator().manual_seed(0))(
 only_by_trainer("it has a random generator of its own", "factor", rng=lambda: random.Random(0))(
     lambda self, batch: 5.0 if self.training and self.rng.random() < 0.02 else 1.0, "a generator in training"
 )
-
-
-@only_by_trainer(DIFFERS, "factor", bn=lambda: nn.BatchNorm1d(64))
-def subtracts_the_mean_of_its_first_batch(self, batch):
-    """This changes the statistics of its BatchNorm, too."""
-    inputs = batch[0].flatten(1)
-    self.seen = inputs.mean(0) if self.seen is None else self.seen
-    return self.bn(inputs - self.seen).square().mean()
 
 
 # BatchNorm whose statistics are means over all steps, which it counts in a tensor outside of the row
@@ -409,17 +363,6 @@ class InTheClass(Own):
 
 
 @refused(OUTSIDE)
-class TrainsByScores(Own):
-    """Counts in the class how often it was scored, and trains by that."""
-
-    scored = 0
-
-    def factor(self, batch):
-        type(self).scored += not self.training
-        return 1.0 if not self.training else 1 / (1 + self.scored)
-
-
-@refused(OUTSIDE)
 class HookOfALayer(Linear):
     def __init__(self):
         super().__init__()
@@ -430,17 +373,6 @@ class HookOfALayer(Linear):
             return outputs / (1 + count[0] * layer.training)
 
         self.fc.register_forward_hook(scale)
-
-
-@cache
-def ramp(count: int) -> Tensor:
-    return torch.linspace(0, 1, count)
-
-
-@trains("stack loop", "forward")
-def adds_a_table_that_the_process_keeps(self, inputs):
-    """The table must not have the type of the check's numbers."""
-    return self.fc(inputs.flatten(1) + ramp(64))
 
 
 # Random numbers
@@ -495,7 +427,6 @@ def before_losses(change: Callable[[Own, Batch], object]) -> Callable[[], Lightn
 trains("loop")(before_losses(lambda self, batch: self.fc.weight.clamp_(-0.05, 0.05)), "clips weights")
 # where these few steps do not take them
 trains("loop")(before_losses(lambda self, batch: self.fc.weight.clamp_(-2, 2)), "clips weights far away")
-trains("loop")(before_losses(lambda self, batch: self.fc.weight.data.clamp_(-2, 2)), "clips data far away")
 trains("loop")(before_losses(lambda self, batch: batch[0].clamp_(max=0.7)), "clips inputs")
 trains("loop")(before_losses(lambda self, batch: batch[1].clamp_(max=8)), "clips labels")
 refused(TWICE)(before_losses(lambda self, batch: batch[0].mul_(2)), "scales inputs")
@@ -526,19 +457,7 @@ def attach_late_hook(self: Attached, optimizer: torch.optim.Optimizer) -> None:
     optimizer.register_step_post_hook(lambda *given: self.fc.weight.data.zero_() if next(count) > 100 else None)
 
 
-def replace_step(self: Attached, optimizer: torch.optim.Optimizer) -> None:
-    def step(closure=None):
-        loss = closure() if closure else None
-        with torch.no_grad():
-            for p in self.parameters():
-                p.sub_(0.01 * p.grad.sign())
-        return loss
-
-    optimizer.step = step
-
-
 only_by_trainer(ATTACHED)(partial(Attached, attach_late_hook), "a hook that acts late")
-only_by_trainer(ATTACHED)(partial(Attached, replace_step), "a step of its own")
 
 
 class Decaying(SGD):
@@ -596,27 +515,12 @@ only_by_trainer("does not return one plain optimizer")(
 )
 
 
-def rate_in_its_step(self, batch, batch_idx):
-    self.optimizers().param_groups[0]["lr"] = 0.1 / (1 + batch_idx)
-    return self.losses(batch).mean()
-
-
-def hard_mining(self, batch, batch_idx):
-    """Trains on the eight largest losses, which in small mini-batches are all."""
-    losses = self.losses(batch)
-    return losses.topk(min(8, len(losses))).values.mean()
-
-
 STEPS: dict[str, Callable[..., Any]] = {
     "no loss without the labels 0 and 1": lambda self, batch, batch_idx: (
         self.losses(batch).mean() if (batch[1] < 2).any() else None
     ),
-    "a sum": lambda self, batch, batch_idx: self.losses(batch).sum(),
     "smoothed labels": lambda self, batch, batch_idx: cross_entropy(self(batch[0]), batch[1], label_smoothing=0.1),
     "a penalty": lambda self, batch, batch_idx: self.losses(batch).mean() + 0.1 * self.fc.weight.square().sum(),
-    "an ignored label": lambda self, batch, batch_idx: cross_entropy(self(batch[0]), batch[1], ignore_index=9),
-    "hard examples": hard_mining,
-    "its rate": rate_in_its_step,
 }
 for name, step in STEPS.items():
     only_by_trainer(DIFFERS, "training_step")(step, f"step of {name}")
@@ -633,29 +537,6 @@ class WeightedMean(Own):
 
     def training_step(self, batch, batch_idx):
         return self.losses(batch, "mean")
-
-
-@only_by_trainer(DIFFERS)
-class Validates(Own):
-    """Changes its weights in a validation loop of its own."""
-
-    def val_dataloader(self):
-        return [1, 2]
-
-    def validation_step(self, batch, batch_idx):
-        self.fc.weight.data.mul_(0.5)
-
-
-@only_by_trainer(DIFFERS)
-class AssignedStep(Classification):
-    """A step of a ready-made task that is chosen in __init__."""
-
-    def __init__(self):
-        super().__init__(MCLR(SHAPE, 10), PLAIN)
-        self.training_step = self.smooth
-
-    def smooth(self, batch, batch_idx):
-        return cross_entropy(self(batch[0]), batch[1], label_smoothing=0.9)
 
 
 # Hooks, in the class, assigned to the object, or by callbacks
@@ -678,27 +559,9 @@ class Assigned(Own):
             parameter.data.clamp_(-0.02, 0.02)
 
 
-class Ema(Callback):
-    """After a fit the model is the moving average of its steps."""
-
-    def on_fit_start(self, trainer, pl_module):
-        self.mean = {name: value.clone() for name, value in pl_module.fc.state_dict().items()}
-
-    def on_train_batch_end(self, trainer, pl_module, *rest):
-        for name, value in pl_module.fc.state_dict().items():
-            self.mean[name].lerp_(value, 0.1)
-
-    def on_fit_end(self, trainer, pl_module):
-        pl_module.fc.load_state_dict(self.mean)
-
-
-CALLBACKS = {
-    "moving average": lambda self: [Ema()],
-    "accumulated gradients": lambda self: [GradientAccumulationScheduler({0: 4})],
-    "averaged weights": lambda self: [StochasticWeightAveraging(0.01, swa_epoch_start=0.5)],
-}
-for name, callbacks in CALLBACKS.items():
-    only_by_trainer("hook configure_callbacks", "configure_callbacks")(callbacks, name)
+only_by_trainer("hook configure_callbacks", "configure_callbacks")(
+    lambda self: [GradientAccumulationScheduler({0: 4})], "accumulated gradients"
+)
 
 
 @refused("frozen.weight is trained in a fit, but is not part of the model")
@@ -721,14 +584,7 @@ for name in ("setup", "configure_model", "prepare_data"):
 # Losses that depend on each other, have a fixed type, or take gradients
 
 
-def balanced(self, batch):
-    """Lets each label of a mini-batch count the same."""
-    counts = nn.functional.one_hot(batch[1], 10).sum(0)
-    return len(batch[1]) / counts[batch[1]] / (counts > 0).sum()
-
-
 trains("loop", "factor")(lambda self, batch: 1 + batch[0].mean(), "a factor of the batch")
-trains("loop", "factor")(balanced)
 
 
 @trains("loop", precision="32-true", method="losses")
@@ -738,20 +594,14 @@ def computes_in_bfloat16(self, batch):
     return cross_entropy(logits.float(), batch[1], reduction="none")
 
 
-CASTS = {
-    "float32": lambda self, batch: cross_entropy(self(batch[0]).float(), batch[1], reduction="none"),
-    "half precision": lambda self, batch: cross_entropy(self(batch[0]).half().float(), batch[1], reduction="none"),
-}
-for name, losses in CASTS.items():
-    trains("stack loop", precision="32-true", method="losses")(losses, f"losses in {name}")
+trains("stack loop", precision="32-true", method="losses")(
+    lambda self, batch: cross_entropy(self(batch[0]).half().float(), batch[1], reduction="none"),
+    "losses in half precision",
+)
 
 
 trains("stack loop", "forward", precision="32-true", matrix=lambda: torch.eye(64) * 1.5)(
     lambda self, inputs: self.fc(inputs.flatten(1) @ self.matrix), "a float32 matrix in an attribute"
-)
-trains("stack loop", "forward")(
-    lambda self, inputs: self.fc((inputs.flatten(1) - torch.tensor(0.3)) * torch.ones(64) / torch.tensor(0.4)),
-    "constants in forward",
 )
 
 
@@ -775,12 +625,6 @@ class PenaltyEnabled(Penalty):
 refused("scores are computed without gradients")(Penalty)
 
 
-@trains("stack loop", "losses", drop=lambda: nn.Dropout(0.5))
-def evaluates_in_its_losses(self, batch):
-    self.eval()
-    return cross_entropy(self.fc(self.drop(batch[0].flatten(1))), batch[1], reduction="none")
-
-
 @only_by_trainer("has no gradient|does not require grad")
 class DetachedLosses(Own):
     """Losses without a gradient, and a step with one."""
@@ -801,30 +645,10 @@ refused(UNCHANGED, "losses")(
 # Layers
 
 
-@trains("stack loop")
-def tied_weights() -> LightningModule:
-    first, second = nn.Linear(64, 64), nn.Linear(64, 64)
-    second.weight = first.weight
-    return of_layers(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(64, 10))
-
-
-class Spare(Own):
-    """Has a layer that no loss uses, which weight decay in a loop would change.
-
-    Args:
-        decay: Weight decay.
-    """
-
-    def __init__(self, decay: float):
-        super().__init__()
-        self.spare, self.decay = nn.Linear(3, 3), decay
-
-    def configure_optimizers(self):
-        return SGD(self.parameters(), lr=0.1, weight_decay=self.decay)
-
-
-trains("stack loop")(partial(Spare, 0.0), "a spare layer")
-only_by_trainer(DIFFERS)(partial(Spare, 0.1), "a spare layer that decays")
+# a layer that no loss uses, which weight decay in a loop would change
+only_by_trainer(DIFFERS, "configure_optimizers", spare=lambda: nn.Linear(3, 3))(
+    lambda self: SGD(self.parameters(), lr=0.1, weight_decay=0.1), "a spare layer that decays"
+)
 
 
 @refused("late.weight is trained in a fit, but is not part of the model", "forward")
@@ -851,13 +675,6 @@ def spectral() -> LightningModule:
     return of_layers(nn.utils.parametrizations.spectral_norm(nn.Linear(64, 32)), nn.ReLU(), nn.Linear(32, 10))
 
 
-def with_backward_hooks() -> LightningModule:
-    first, last = nn.Linear(64, 32), nn.Linear(32, 10)
-    for layer in (first, last):
-        layer.register_full_backward_hook(lambda m, into, out: tuple(None if g is None else g / 10 for g in into))
-    return of_layers(first, nn.ReLU(), last)
-
-
 trains("stack loop")(lambda: attention(0.0), "attention without dropout")
 only_by_trainer(DRAWS)(lambda: attention(0.2), "attention with dropout")
 only_by_trainer(DRAWS)(lambda: of_layers(nn.Linear(64, 12), nn.RReLU(), nn.Linear(12, 10)), "RReLU")
@@ -866,24 +683,20 @@ trains("loop")(
     "InstanceNorm",
 )
 trains("loop")(spectral)
-trains("loop")(with_backward_hooks)
 
 
 class Reader(nn.Module):
     """Net that reads the rows of an image, or token ids from them, with a layer of PyTorch."""
 
-    def __init__(self, layer: nn.Module, width: int, tokens: bool = False, packed: bool = False) -> None:
+    def __init__(self, layer: nn.Module, width: int, tokens: bool = False) -> None:
         super().__init__()
-        self.layer, self.fc, self.tokens, self.packed = layer, nn.Linear(width, 10), tokens, packed
+        self.layer, self.fc, self.tokens = layer, nn.Linear(width, 10), tokens
 
     def forward(self, inputs: Tensor) -> Tensor:
         rows = inputs[:, 0]
         if self.tokens:
             found = self.layer((rows.flatten(1) * 11.9).long())
             return self.fc(found.mean(1) if found.dim() == 3 else found)
-        if self.packed:
-            rows = nn.utils.rnn.pack_padded_sequence(rows, [8] * len(rows), batch_first=True)
-            return self.fc(self.layer(rows)[1][-1])
         return self.fc(self.layer(input=rows, hx=None)[0][:, -1])  # the names of PyTorch's arguments
 
 
@@ -904,14 +717,10 @@ def hooked_gru() -> nn.Module:
 LAYERS: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], str]] = {
     "RNN": (partial(nn.RNN, 8, 3, batch_first=True), {"width": 3}, "loop"),
     "GRU": (partial(nn.GRU, 8, 3, batch_first=True), {"width": 3}, "stack loop"),
-    "packed GRU": (partial(nn.GRU, 8, 3, batch_first=True), {"width": 3, "packed": True}, "loop"),
     "own GRU": (partial(OwnGRU, 8, 3, batch_first=True), {"width": 3}, "loop"),
     "GRU with a hook": (hooked_gru, {"width": 3}, "loop"),
     "GRU with dropout": (partial(nn.GRU, 8, 3, 2, batch_first=True, dropout=0.2), {"width": 3}, ""),
-    "LSTM": (partial(nn.LSTM, 8, 3, 2, batch_first=True, bidirectional=True), {"width": 6}, "stack loop"),
     "projected LSTM": (partial(nn.LSTM, 8, 3, batch_first=True, proj_size=2), {"width": 2}, "loop"),
-    "Embedding": (partial(nn.Embedding, 12, 3), {"width": 3, "tokens": True}, "stack loop"),
-    "padding": (partial(nn.Embedding, 12, 3, padding_idx=1), {"width": 3, "tokens": True}, "stack loop"),
     "max_norm": (partial(nn.Embedding, 12, 3, max_norm=50.0), {"width": 3, "tokens": True}, "loop"),
     "by frequency": (partial(nn.Embedding, 12, 3, scale_grad_by_freq=True), {"width": 3, "tokens": True}, "loop"),
     "EmbeddingBag": (partial(nn.EmbeddingBag, 12, 3), {"width": 3, "tokens": True}, "stack loop"),
@@ -919,30 +728,6 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], str]] = {
 for name, (layer, given, ways) in LAYERS.items():
     make = partial(lambda layer, given: Classification(Reader(layer(), **given), PLAIN), layer, given)
     add(ways, "" if ways else DRAWS)(make, name)
-
-
-@trains("stack loop", "forward", mask=lambda: nn.Buffer(torch.triu(torch.full((8, 8), -inf), 1)))
-def attends_with_a_mask_of_inf(self, inputs):
-    rows = inputs.flatten(1, 2)
-    return self.fc(((rows @ rows.mT + self.mask).softmax(-1) @ rows).flatten(1))
-
-
-@trains("stack loop")
-class MergesInEval(Own):
-    """Adds a second weight to the first one when it leaves training, as libraries of adapters do."""
-
-    def __init__(self):
-        super().__init__()
-        self.up, self.merged = nn.Parameter(torch.zeros(10, 64)), None
-
-    def train(self, mode=True):
-        super().train(mode)
-        self.merged = None if mode else (self.fc.weight + self.up).detach()
-        return self
-
-    def forward(self, inputs):
-        weight = self.fc.weight + self.up if self.merged is None else self.merged
-        return nn.functional.linear(inputs.flatten(1), weight, self.fc.bias)
 
 
 # Layers that are not registered, or not copied
@@ -964,8 +749,6 @@ class Hidden(nn.Module):
 
 for name, form, find, why in (
     ("list", lambda layer: [layer], lambda held: held[0], NOT_OWN),
-    ("nested tuples", lambda layer: ((nn.ReLU(),), (layer,)), lambda held: held[1][0], NOT_OWN),
-    ("dictionary", lambda layer: {"one": layer}, lambda held: held["one"], NOT_OWN),
     ("weight in a list", lambda layer: [layer.weight], lambda held: lambda x: x @ held[0].T, NOT_OWN),
     ("closure", lambda layer: lambda x: layer(x), lambda held: held, NOT_OWN),
     ("ModuleList", lambda layer: nn.ModuleList([layer]), lambda held: held[0], ""),
@@ -1051,58 +834,24 @@ REFUSED: dict[str, tuple[Callable[[], LightningModule], str]] = {
         lambda: with_part(lambda net: nn.Parameter(torch.ones(2, dtype=torch.complex64))),
         "net.part is complex, .*view_as_real",
     ),
-    "complex buffer": (
-        lambda: with_part(lambda net: nn.Buffer(torch.ones(2, dtype=torch.complex64))),
-        "net.part is complex, .*view_as_real",
-    ),
     "sparse buffer": (
         lambda: with_part(lambda net: nn.Buffer(torch.eye(3).to_sparse())),
         "net.part is sparse, .*to_dense",
     ),
-    "derived tensor": (lambda: with_part(lambda net: net.fc.weight * 2), r"net \(Linear\) cannot be copied"),
     "lazy layer": (lambda: of_layers(nn.LazyLinear(10)), r"net.1 \(LazyLinear\) has no weights .*sizes"),
-    "lazy buffers": (
-        lambda: of_layers(nn.Linear(64, 10), nn.LazyBatchNorm1d()),
-        r"net.2 \(LazyBatchNorm1d\) has no weights",
-    ),
     "weight_norm": (weight_normed, r"net.1 \(Linear\) cannot be copied.*parametrizations.weight_norm"),
     "script": (
         lambda: Classification(torch.jit.script(nn.Linear(64, 10)), PLAIN),
         r"net \(RecursiveScriptModule\) is compiled .*before torch.jit.script",
     ),
-    "trace": (
-        lambda: of_layers(torch.jit.trace(nn.Linear(64, 10), torch.zeros(2, 64))),
-        r"net.1 \(TopLevelTracedModule\) is compiled by torch.jit",
-    ),
 }
 for name, (make, why) in REFUSED.items():
     refused(why)(make, name)
 
-refused("train returns None; return self", "train")(
-    lambda self, mode=True: nn.Module.train(self, mode) and None, "train returns nothing"
-)
 refused("has no `losses", "losses")((), "a list of losses")
-refused("scores is <bound method", "scores")(lambda self, batch: self.losses(batch), "scores as a method")
 trains(method="state_dict")(lambda self: LightningModule.state_dict(self), "a state_dict of its own")
 # not the method of our tasks, which takes no arguments
 trains(method="penalty")(lambda self, outputs: outputs.square().sum(), "a penalty of outputs")
-
-
-@trains()
-class WithoutForward(Classification):
-    """A classification that does not use its forward."""
-
-    def __init__(self):
-        super().__init__(MCLR(SHAPE, 10), PLAIN)
-
-    def losses(self, batch):
-        return cross_entropy(self.net(batch[0]), batch[1], reduction="none")
-
-    def outcomes(self, batch):
-        return self.losses(batch), self.net(batch[0]).argmax(-1) == batch[1]
-
-    def forward(self, inputs):
-        return {"logits": self.net(inputs)}
 
 
 # The test

@@ -65,20 +65,15 @@ def test_freed_memory_is_kept_for_the_next_tensor():
 
 
 @pytest.mark.usefixtures("as_it_was")
-def test_tf32_shortens_factors_on_a_gpu():
+def test_tf32_shortens_factors_on_a_gpu_where_it_is_asked_for():
     set_up_torch(Plan("loop", "cuda:0", "tf32"), True)
     assert torch.get_float32_matmul_precision() == "high"
     assert torch.backends.cudnn.allow_tf32
     assert not torch.utils.deterministic.fill_uninitialized_memory
     assert Plan("loop", "cuda:0", "tf32").dtype == torch.float32
-    set_up_torch(Plan("loop", precision="tf32"), True)
-    assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("highest", False)
-
-
-@pytest.mark.usefixtures("as_it_was")
-def test_single_precision_is_not_rounded_to_tf32():
-    torch.set_float32_matmul_precision("medium")
-    torch.backends.cudnn.allow_tf32 = True
-    set_up_torch(Plan("loop", "cuda:0"), False)
-    assert torch.get_float32_matmul_precision() == "highest"
-    assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == (False, False)
+    for plan in (Plan("loop", precision="tf32"), Plan("loop", "cuda:0")):  # on a CPU, and in single precision
+        torch.set_float32_matmul_precision("medium")
+        torch.backends.cudnn.allow_tf32 = True
+        set_up_torch(plan, True)
+        assert torch.get_float32_matmul_precision() == "highest"
+        assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == (False, False)

@@ -91,22 +91,6 @@ def test_frozen_and_missing_biases_stay_so(kind: type[Cells]):
             exactly(found, part)
 
 
-@of_both_kinds
-def test_each_lane_of_a_stack_is_that_client_alone(kind: type[Cells]):
-    _, plain = cells(kind, bidirectional=True, num_layers=2, batch_first=True)
-    models = {name: normal(k, 3, *p.shape) for k, (name, p) in enumerate(plain.named_parameters())}
-    inputs = normal(50, 3, 2, 5, 4)
-
-    def outputs(model: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, ...]:
-        return tuple(flat(functional_call(plain, model, (inputs,))))
-
-    together = vmap(outputs)(models, inputs)
-    for lane in range(3):
-        alone = outputs({name: rows[lane] for name, rows in models.items()}, inputs[lane])
-        for mine, expected in zip(together, alone, strict=True):
-            exactly(mine[lane], expected)
-
-
 @pytest.mark.parametrize("padding", [0, 2])
 def test_no_gradient_reaches_the_padding_row_of_any_lane(padding: int):
     fused, scale = nn.Embedding(4, 3, padding_idx=padding).double(), normal(1, 8, 3)
@@ -141,11 +125,3 @@ def test_rows_of_a_net_with_plain_cells_have_the_same_layout_and_parameters(net:
     places = [[(slot.name, slot.layer, slot.shape, slot.start) for slot in one.slots] for one in (before, after)]
     assert places[0] == places[1]
     assert all(parameter is held[name] for name, parameter in module.named_parameters())
-
-
-def test_layer_of_two_names_stays_one():
-    shared = nn.GRU(4, 3)
-    module = Classification(nn.ModuleDict({"a": shared, "b": nn.ModuleList([nn.LSTM(4, 3), shared])}))
-    replace_unstackable_layers(module)
-    assert module.net["a"] is module.net["b"][1]
-    assert [type(layer) for layer in (module.net["a"], module.net["b"][0])] == [PlainGRU, PlainLSTM]

@@ -134,13 +134,6 @@ def sizes_of_a_cohort(seed: int, cohort: int) -> Tensor:
     return torch.from_numpy(10 * -(-sizes // 10))
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_heavy_tailed_cohorts_waste_less_than_a_fifth(seed: int):
-    steps = sizes_of_a_cohort(seed, 20)
-    computed = sum(5 * (4 if lanes > 1 else 1) for lanes in busy_lanes(schedule_lanes(-(-steps // 5), 4)))
-    assert 0 <= 1 - int(steps.sum()) / computed < 0.2
-
-
 @pytest.mark.parametrize("cohort", [20, 100])
 @pytest.mark.parametrize("seed", range(5))
 def test_wide_stacks_of_a_gpu_cost_little_more_than_the_work_itself(seed: int, cohort: int):
@@ -165,14 +158,6 @@ def test_wide_stacks_of_a_gpu_cost_little_more_than_the_work_itself(seed: int, c
 )
 def test_widths_are_in_equal_ratios(lanes: int, narrow: int, widths: list[int]):
     assert widths_of(lanes, narrow) == widths
-
-
-def test_clients_of_equal_steps_all_train_at_once():
-    steps, widths = torch.full((20,), 60), [24, 12, 5]
-    for call_cost in (5.0, float("inf")):
-        assert {slot.start for slot in schedule_by_cost(steps, widths, call_cost)} == {0}
-    # 24 lanes would waste a sixth of their work: 60 * 24.5 > 240 * 5.5
-    assert max(slot.lane for slot in schedule_by_cost(steps, widths, 0.5)) == 4
 
 
 @pytest.mark.parametrize("prox", [0.0, 0.3])
@@ -245,9 +230,3 @@ def test_estimate_is_what_the_allocator_records(net: str, optimizer: Any):
         most = max(most, now)
     held = 2 * sum(tensor.nbytes for tensor in lanes.tensors) + 2 * width * 4 * loop.layout.num_columns
     assert estimated(net, optimizer) == pytest.approx((most + held) / width, rel=0.02)
-
-
-def test_what_fake_tensors_cannot_take_counts_as_its_model(monkeypatch: pytest.MonkeyPatch):
-    trial = Trial.of(task(NETS["linear"])(), ragged_data(), LocalTraining())
-    monkeypatch.setattr(stack_way, "lane_bytes", lambda *_: 1 / 0)
-    assert StackWay.client_bytes(trial, "64-true", 10) == 8 * PARAMETERS

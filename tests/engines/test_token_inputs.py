@@ -1,7 +1,6 @@
 """Tests integer inputs: token ids for a net with an embedding, numbers for other nets."""
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,8 @@ import torch
 from torch import nn
 
 from lit_cfl.algorithms import FedAvg
-from lit_cfl.config.parser import parse_run
 from lit_cfl.datamodules import ArrayData
-from lit_cfl.engines.check_module import mark_tokens, takes_tokens
+from lit_cfl.engines.check_module import takes_tokens
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.nets import MCLR
@@ -62,40 +60,9 @@ def test_task_may_say_that_it_takes_tokens():
     assert takes_tokens(nn.Sequential(nn.EmbeddingBag(12, 2)))
 
 
-def test_asking_builds_a_module_only_for_integers_and_draws_nothing():
-    def refuse() -> nn.Module:
-        raise AssertionError("built")
-
-    for data in (data_of(X / 2), data_of(X - 9), data_of(vocabulary=12)):
-        federated = data.federated(0)
-        assert mark_tokens(federated, refuse) is federated
-    before = torch.random.get_rng_state()
-    mark_tokens(data_of().federated(0), embedding)
-    assert torch.equal(torch.random.get_rng_state(), before)
-
-
 def test_token_ids_are_blamed_only_if_the_net_has_no_embedding():
     with pytest.raises(InputError, match="token ids: choose a net with an embedding"):
         prepared(LINEAR, data_of(vocabulary=12))
     with pytest.raises(InputError) as error:
         prepared(partial(embedding, 2), data_of())  # a label that the net does not have
     assert "token ids" not in str(error.value)
-
-
-def test_defaults_of_0_are_filled_in_from_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "zero_defaults.py").write_text(
-        "import numpy as np\nfrom torch import nn\nfrom lit_cfl.datamodules import ArrayData\n\n"
-        "class Toks(ArrayData):\n    '''Token ids.'''\n    def __init__(self):\n"
-        "        x = np.random.default_rng(0).integers(1, 12, (240, 10))\n"
-        "        super().__init__(x, (x[:, 0] > 5).astype(int), client=np.arange(240) // 30)\n\n"
-        "class Net(nn.Sequential):\n    '''Embeds all tokens.'''\n"
-        "    def __init__(self, vocabulary: int = 0, num_labels: int = 0):\n"
-        "        super().__init__(nn.Embedding(vocabulary, 8), nn.Flatten(), nn.Linear(80, num_labels))\n"
-    )
-    (tmp_path / "own.yaml").write_text(
-        "rounds: 1\ncohort_size: 2\ndata: {class_path: zero_defaults.Toks}\nalgorithm: FedAvg\n"
-        "task: {class_path: Classification, init_args: {net: {class_path: zero_defaults.Net}}}\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    net = parse_run(["--config", "own.yaml"]).experiment.prepare(0).engine.template.net
-    assert (net[0].num_embeddings, net[2].out_features) == (12, 2)

@@ -18,6 +18,7 @@ import pytest
 import torch
 from inside_training import (
     CENTER,
+    MIXING,
     ROUND,
     START,
     Case,
@@ -215,16 +216,6 @@ class OwnStep(Own):
         return self.losses(batch).mean() + 0.1 * self.fc.weight.square().sum()
 
 
-class Detached(Own):
-    """User's module whose losses have no gradient; its step has one."""
-
-    def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        return cross_entropy(self(batch[0]), batch[1], reduction="none").detach()
-
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        return cross_entropy(self(batch[0]), batch[1])
-
-
 def by_kind(
     parameters: Any, kind: Any = SGD, rates: Any = (0.1, 0.3), decays: Any = (0.02, 0.01), **more: Any
 ) -> torch.optim.Optimizer:
@@ -349,7 +340,6 @@ CASES: dict[str, Case] = BY_HAND | {
     ),
     "weights of mini-batches": row(weights=weigh),
     "weights under adam": row(optimizer=partial(Adam, lr=0.01), weights=weigh, prox=0.3),
-    "one start for all": row(weights=None),
     # options of local training
     "drop": row(local=replace(LOCAL, last_batch="drop")),
     "join": row(local=replace(LOCAL, last_batch="join")),
@@ -502,12 +492,10 @@ def test_weights_of_one_change_no_bit(way: str):
 @pytest.mark.parametrize(
     ("precision", "way", "least", "most"),
     [
-        ("32-true", "trainer", 1e-9, 1e-5),
         ("32-true", "loop", 1e-9, 1e-5),
         ("32-true", "stack", 1e-9, 1e-5),
         ("tf32", "loop", 1e-9, 1e-5),  # on a CPU as 32-true
         ("bf16-mixed", "loop", 1e-5, 2e-2),  # bfloat16 has a precision of eight bits
-        ("bf16-mixed", "stack", 1e-5, 2e-2),
         ("bf16-true", "loop", 1e-4, 1e-1),
         ("bf16-true", "stack", 1e-4, 1e-1),
     ],
@@ -533,25 +521,9 @@ def test_a_client_that_diverges_first_changes_no_other(way: str, monkeypatch: py
     assert_close(spoilt.losses[2:], sound.losses[2:], rtol=0, atol=WAYS[way][1], equal_nan=True)
 
 
-@pytest.mark.parametrize("way", ["trainer", "loop", "stack"])
-@pytest.mark.parametrize(("sizes", "last"), [((0, 4, 11), "keep"), ((0, 1, 20), "join")])
-def test_batch_norm_refuses_a_mini_batch_of_one_example(sizes: tuple[int, ...], last: Any, way: str):
-    case = row(Normalised, data=partial(images, sizes), local=replace(LOCAL, last_batch=last))
-    lone = sizes.index(11 if 11 in sizes else 1)
-    with pytest.raises(InputError, match=f"client {lone} .* (one of its|a single example)"):
-        Clients(way, case).fit(torch.arange(3))
-
-
 def test_weights_are_refused_if_a_step_computes_another_loss():
     with pytest.raises(InputError, match="weighs examples"):
         Clients("trainer", task(OwnStep, weights=weigh)).fit(torch.tensor([2]))
-
-
-@pytest.mark.parametrize("way", ["trainer", "loop"])
-def test_losses_without_a_gradient_are_refused_where_one_is_asked_for(way: str):
-    clients = Clients(way, task(Detached))
-    with pytest.raises(InputError, match=r"Detached.*detach"):
-        clients.work.gradients(clients.models[0], torch.tensor([2]))
 
 
 # Outside of the package: what all ways share
@@ -661,10 +633,7 @@ def test_losses_and_scores_of_models_and_mixtures_are_those_of_plain_pytorch(nam
     inputs, labels = clients.data.examples.batch(index, torch.float64)
     tokens = inputs[:, :-1] if name == "next token" else inputs
     models = torch.stack([probabilities(clients.module(model).net(tokens)) for model in clients.models]).detach()
-    mixing = torch.tensor([[0.125, 0.25, 0.25, 0.375], [0.0, 0.625, 0.125, 0.25], [0.25, 0.5, 0.25, 0.0]]).double()[
-        which
-    ]
-    mixed = (mixing.T.reshape(4, 30, *[1] * (models.dim() - 2)) * models).sum(0)
+    mixed = (MIXING[which].T.reshape(4, 30, *[1] * (models.dim() - 2)) * models).sum(0)
     for of, outputs in {"of a model": models[which, index], "of a mixture": mixed}.items():
         assert_close(reference(name)[f"losses {of}"], loss(outputs, inputs, labels), rtol=0, atol=1e-11)
         values, weights = score(outputs, inputs, labels)

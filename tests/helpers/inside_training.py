@@ -36,6 +36,8 @@ _PLANS = {
 START = torch.tensor([1, 0, 3, 2, 0, 1, 2])  # the model from which each client of a row starts
 CENTER = torch.tensor([2, 0, 1, 0, 2, 1, 3])  # the model to which its proximal term pulls it
 ROUND = 2
+# weights of the four models in three mixtures
+MIXING = torch.tensor([[0.125, 0.25, 0.25, 0.375], [0.0, 0.625, 0.125, 0.25], [0.25, 0.5, 0.25, 0.0]]).double()
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,10 +87,8 @@ class Clients:
         """Scores examples, each under the model assigned to it, and under mixtures of all models."""
         found = {"of a model": self._engine.outcomes_of_each(self.models, which, index, self.data)}
         if hasattr(self._engine.template, "mix_outputs"):
-            weights = torch.tensor(
-                [[0.125, 0.25, 0.25, 0.375], [0.0, 0.625, 0.125, 0.25], [0.25, 0.5, 0.25, 0.0]]
-            ).double()
-            mixed = self._engine.outcomes_of_mixtures(self.models, weights[: which.max() + 1], which, index, self.data)
+            weights = MIXING[: which.max() + 1]
+            mixed = self._engine.outcomes_of_mixtures(self.models, weights, which, index, self.data)
             found["of a mixture"] = mixed
         return {
             f"{what} {of}": getattr(outcomes, what)

@@ -220,12 +220,8 @@ class Graph(TorchDispatchMode):
         super().__init__()
         Graph.made += 1
         self.steps: list[tuple[Callable[..., object], tuple, dict, object]] = []
-        self._written: list[tuple[Tensor, Tensor]] = []  # tensors that the capture changed, and their values before
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for argument, given in zip(func._schema.arguments, args, strict=False):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                self._written.append((given, given.clone()))
         out = func(*args, **(kwargs or {}))
         self.steps.append((func, args, kwargs or {}, out))
         return out
@@ -242,16 +238,6 @@ class Graph(TorchDispatchMode):
                     held.copy_(new)
         if gpu is not None:
             gpu.replaying = False
-
-    def capture_begin(self, *pool: object, capture_error_mode: str) -> None:
-        assert capture_error_mode == "thread_local"  # another thread may pin memory
-        self.__enter__()
-
-    def capture_end(self) -> None:
-        """Undoes the recorded step: a capture must not have effects."""
-        self.__exit__(None, None, None)
-        for tensor, before in reversed(self._written):
-            tensor.copy_(before)
 
     def pool(self) -> tuple[int, int]:
         return (0, 1)

@@ -8,14 +8,10 @@ from lightning import LightningModule
 from torch import Tensor, nn
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.engines.agreement import Trial
 from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
-from lit_cfl.engines.plain_loop import LoopWay
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.stacked.way import StackWay
-from lit_cfl.engines.task_protocol import build_module
 from lit_cfl.local_work import Budget, Fitted
 from lit_cfl.tasks import Classification
 
@@ -74,16 +70,3 @@ def fitted(
     work = engine.at(2, data)
     fit = work.fit(models, clients, clients % 2, prox=prox, centers=models, center=2, budget=budget)
     return fit, engine
-
-
-def reasons_against(make: Callable[[], LightningModule], data: FederatedData | None = None) -> list[str]:
-    """Returns why clients need a Trainer; if they need none, returns why they cannot be stacked."""
-    trial = Trial.of(build_module(make, 0), data or ragged_data(), LocalTraining())
-    ways = (LoopWay, "cpu"), (StackWay, "cuda:0")
-    found = (trial.reason_against(way, device, "32-true") for way, device in ways)
-    return [reason for reason in found if reason is not None][:1]
-
-
-def rows_of(fit: Fitted) -> Tensor:
-    """Returns all rows of a fit, also if it yields chunks."""
-    return fit.rows if fit.held else torch.cat([chunk.models for chunk in fit.chunks()])

@@ -50,20 +50,6 @@ def test_the_last_layer_is_the_one_called_last_not_the_one_made_last():
     assert torch.equal(latent_features(net, inputs), net.begin(inputs))
 
 
-def test_many_examples_are_computed_in_parts():
-    sizes = []
-
-    class Counts(nn.Linear):
-        def forward(self, inputs: Tensor) -> Tensor:
-            sizes.append(len(inputs))
-            return super().forward(inputs)
-
-    net, inputs = nn.Sequential(Counts(3, 2), nn.Linear(2, 2)), torch.rand(2500, 3)
-    features = latent_features(net, inputs)
-    assert sizes == [1024, 1024, 452]
-    torch.testing.assert_close(features, net[0](inputs))
-
-
 class Functional(nn.Module):
     """Net whose last layer is a function call with a parameter."""
 
