@@ -6,18 +6,29 @@ Numbers are those of invented runs. Of the commands that train, the scores are r
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import golden_cases as cases
-import inside_shown
 import pytest
 from golden import check_golden, without_times
+from inside_shown import (
+    compare_on_new_seeds,
+    lines_of_rounds,
+    printed,
+    results_of,
+    scores_of_splits,
+    table_of_newcomers,
+)
 
 from lit_cfl.cli.main import main
+from lit_cfl.compare.tables import show_table
 from lit_cfl.metric_names import client_columns
+from lit_cfl.progress.summary_table import closing_table
 from lit_cfl.runs.run import FinishedRun
 from lit_cfl.scores import ACCURACY, Score, describe_scores
+from lit_cfl.tune.command import closing_table as end_of_search
 
 GOLDEN = Path(__file__).with_name("golden")
 TINY = "--config quickstart --data.num_clients 8 --cohort_size 4 --local.epochs 1 --rounds 3"
@@ -106,7 +117,7 @@ ENDS = {
 
 
 def test_a_run_ends_with_what_was_recorded(tmp_path: Path):
-    found = {name: inside_shown.end_of_run(make(tmp_path / name)).splitlines() for name, make in ENDS.items()}
+    found = {name: printed(closing_table, make(tmp_path / name)).splitlines() for name, make in ENDS.items()}
     check_golden(GOLDEN / "ends_of_runs.json", found, tmp_path)
 
 
@@ -123,9 +134,9 @@ def test_lines_of_rounds_and_tables_of_clients_are_as_recorded():
     check_golden(
         GOLDEN / "tables.json",
         {
-            "rounds": inside_shown.lines_of_rounds(rows, [0.5, 3.0, 3.5, 5.5, 6.0, 6.5, 7.0], 8).splitlines(),
-            "scores": inside_shown.scores_of_splits(scores).splitlines(),
-            "newcomers": inside_shown.table_of_newcomers(clusters, new, closeness).splitlines(),
+            "rounds": lines_of_rounds(rows, [0.5, 3.0, 3.5, 5.5, 6.0, 6.5, 7.0], 8).splitlines(),
+            "scores": scores_of_splits(scores).splitlines(),
+            "newcomers": table_of_newcomers(clusters, new, closeness).splitlines(),
         },
     )
 
@@ -135,8 +146,8 @@ def test_a_comparison_prints_and_writes_what_was_recorded(tmp_path: Path):
     cases.compared_runs(tmp_path, left)
     cases.change_summary(tmp_path / "Oracle" / "seed-1", **{"test/newcomers_accuracy": 0.40625})
     errors = {("IFCA", 2): "ValueError: 50 % of a_b & c"}
-    results = inside_shown.results_of(tmp_path, cases.compared_experiments(), [0, 1, 2], None, errors)
-    found = {"terminal": inside_shown.end_of_comparison(results).splitlines()}
+    results = results_of(tmp_path, cases.compared_experiments(), None, errors)
+    found = {"terminal": printed(show_table, results).splitlines()}
     found |= {name: (tmp_path / name).read_text().splitlines() for name in ("results.md", "results.tex")}
     found |= {name: columns_of(tmp_path / name) for name in ("results.csv", "runs.csv")}
     check_golden(GOLDEN / "comparison.json", found, tmp_path)
@@ -144,7 +155,10 @@ def test_a_comparison_prints_and_writes_what_was_recorded(tmp_path: Path):
 
 def test_a_search_prints_and_writes_what_was_recorded(tmp_path: Path):
     path = cases.searched_study(tmp_path / "study")
-    found = {"terminal": inside_shown.end_of_search(path).splitlines(), "trials.csv": columns_of(path / "trials.csv")}
+    files = cases.study_files(path)
+    result = replace(files.write(), repeated=compare_on_new_seeds(path))
+    found = {"terminal": printed(end_of_search, files.prepared.study, result).splitlines()}
+    found |= {"trials.csv": columns_of(path / "trials.csv")}
     check_golden(GOLDEN / "search.json", found | {"best.yaml": (path / "best.yaml").read_text().splitlines()}, tmp_path)
 
 
