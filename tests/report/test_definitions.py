@@ -16,13 +16,10 @@ import pytest
 from digits_experiment import digits
 from golden_cases import ETA, METRIC, finish, rows_of
 from inside_shown import (
-    compare_on_new_seeds,
     figure_on,
-    html_of,
     lines_of,
     lines_of_rounds,
     page_of,
-    printed,
     results_of,
     scores_of_splits,
     table_of_newcomers,
@@ -32,17 +29,12 @@ from made_runs import made_run, metric_row, write_table
 from studies import STUDY
 
 from lit_cfl.algorithms import IFCA
-from lit_cfl.compare.from_python import ComparisonTables
-from lit_cfl.metric_names import CLIENTS, CLUSTERS, client_columns
+from lit_cfl.metric_names import CLIENTS, CLUSTERS
 from lit_cfl.pictures.colours import match_colours
-from lit_cfl.pictures.figure import Figure, Table
+from lit_cfl.pictures.figure import Figure
 from lit_cfl.pictures.sample import sample
-from lit_cfl.progress.summary_table import closing_table
 from lit_cfl.runs import run_totals
-from lit_cfl.runs.run import FinishedRun
 from lit_cfl.runs.run import run as train
-from lit_cfl.scores import Score
-from lit_cfl.statistics import friedman, interval, paired_difference
 from lit_cfl.tracking.options import Tracking
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.pictures import importance
@@ -415,25 +407,6 @@ def test_the_cost_of_a_target_is_known_if_every_run_reaches_it_and_counts_until_
     assert [row["rounds_to_target"] for row in lowest] == pytest.approx([2, 7 / 3, 4 / 3])
 
 
-def test_the_target_of_an_error_is_the_highest_at_the_end_rounded_up(tmp_path: Path):
-    path = cases.compared_runs(tmp_path)
-    for file in [*path.glob("*/*/*.csv"), *path.glob("*/*/summary.json")]:
-        text = file.read_text().replace("accuracy", "mae").replace("max_weighted", "min_weighted")
-        file.write_text(json.dumps(json.loads(text) | {"scores": [MAE]}) if file.suffix == ".json" else text)
-        cases.seal(file.parent)
-    compared = {name: own for name, own in cases.compared_experiments().items() if name != "Oracle"}
-    average, ifca = results_of(path, compared).rows
-    assert (average["target"], ifca["target"]) == (0.938, 0.938)  # of 0.9375, which 0.937 would not let it reach
-    assert (average["rounds_to_target"], ifca["reached"]) == (1, 3)
-
-
-def test_the_target_of_an_accuracy_is_the_lowest_at_the_end_rounded_down(tmp_path: Path):
-    path = cases.compared_runs(tmp_path)
-    cases.change_summary(path / "IFCA" / "seed-1", **{SCORE: 0.3759})
-    rows = results_of(path, cases.compared_experiments()).rows
-    assert [row["target"] for row in rows] == [0.375] * 3
-
-
 def test_only_rounds_in_which_all_clients_are_scored_reach_a_target_and_all_of_those_do(tmp_path: Path):
     path = cases.compared_runs(tmp_path)
     for name, counted in (("IFCA", 12), ("Oracle", 10)):  # two of twelve clients have no model in round 2
@@ -446,86 +419,6 @@ def test_only_rounds_in_which_all_clients_are_scored_reach_a_target_and_all_of_t
             cases.seal(path / name / f"seed-{seed}")
     _, ifca, oracle = results_of(path, cases.compared_experiments(), 0.5).rows
     assert (ifca["rounds_to_target"], oracle["rounds_to_target"]) == (2, 3)
-
-
-def test_clients_that_only_one_of_two_runs_scores_do_not_count_in_their_difference(tmp_path: Path):
-    path = cases.compared_runs(tmp_path)
-    # client, test examples, score: the weighted means are those of the summaries, 0.5 and 0.75
-    scored = {"FedAvg": ((0, 2, 0.5), (1, 6, 0.25), (2, 4, 0.875)), "IFCA": ((0, 2, 0.0), (1, 6, 1.0))}
-    for name, found in scored.items():
-        rows = [{"client": k, "n_test": size, "accuracy": score, "newcomer": 0} for k, size, score in found]
-        write_table(path / name / "seed-0" / "clients.csv", CLIENTS, rows)
-    cases.seal(path / "FedAvg" / "seed-0")
-    counts = {"clusters/unobserved": 2, "clusters/assigned": 10, "clients/evaluated": 10}
-    cases.change_summary(path / "IFCA" / "seed-0", **counts)
-    _, row, _ = results_of(path, cases.compared_experiments(), 0.5).rows
-    assert (row["pairs"], row["pairs_over_shared_clients"]) == (3, 1)
-    # under seed 0: 6 of 8 examples against 2.5 of 8; a mean over clients would be 0.5 against 0.375
-    assert row["difference"] == pytest.approx(((6 - 2.5) / 8 - 0.25 + 0.5) / 3)
-
-
-def gaps_of(path: Path, **accuracies: Sequence[float]) -> list[Any]:
-    cases.compared_runs(path)
-    for name, values in accuracies.items():
-        for seed, value in enumerate(values):
-            cases.change_summary(path / name / f"seed-{seed}", **{SCORE: value})
-    return results_of(path, cases.compared_experiments(), 0.5).rows
-
-
-def test_a_gap_is_that_between_means_over_the_seeds(tmp_path: Path):
-    rows = gaps_of(tmp_path, FedAvg=(0.5, 0.25, 0.75), IFCA=(0.5625, 0.375, 0.75), Oracle=(0.75, 0.5625, 1.0))
-    # gains in sixteenths: IFCA 1, 2, 0, Oracle 4, 5, 4; best seeds would give 2 / 5
-    assert [row["gap_closed"] for row in rows] == pytest.approx([0, 3 / 13, 1])
-
-
-def test_a_gap_that_cannot_be_told_from_none_is_blank(tmp_path: Path):
-    rows = gaps_of(tmp_path, FedAvg=(0.5, 0.25, 0.75), IFCA=(0.25, 0.25, 0.5), Oracle=(0.25, 0.5625, 0.75))
-    assert [row["gap_closed"] for row in rows] == [None, None, None]
-
-
-def test_the_first_line_of_a_comparison_is_its_verdict(tmp_path: Path):
-    gaps_of(tmp_path, FedAvg=(0.5, 0.25, 0.75), IFCA=(0.25, 0.25, 0.5), Oracle=(0.875, 0.5625, 1.0))
-    page = page_of(tmp_path)
-    assert page.lines[:2] == [
-        # Oracle's gains are 0.375, 0.3125 and 0.25: t is 17.3, p is 0.003; those of IFCA are -0.25, 0 and -0.25
-        "Test accuracy: Oracle is better than FedAvg; IFCA cannot be told from FedAvg (paired t tests over seeds at "
-        "5 %, with Holm's correction).",
-        "Test accuracy after the last round: FedAvg 0.521, IFCA 0.688, Oracle 0.875.",
-    ]
-    assert ComparisonTables(tmp_path).notes[0] == page.lines[0]
-    table = page.sections[0].blocks[1]
-    assert (table.title, page.lines[0] in table.note) == ("Compared seed by seed", False)
-
-
-# Statistics
-
-
-def test_an_interval_is_that_of_students_t_and_a_deviation_that_of_a_sample():
-    found, (mean, deviation) = interval([1.0, 2.0, 4.0]), (7 / 3, sqrt((16 / 9 + 1 / 9 + 25 / 9) / 2))
-    assert (found.mean, found.margin) == pytest.approx((mean, T2 * deviation / sqrt(3)), rel=1e-6)
-    assert found.deviation == pytest.approx(deviation)
-    pair = paired_difference({1: 0.5, 2: 0.75, 3: 0.0}, {2: 0.25, 1: 0.375, 4: 1.0})  # 0.125 and 0.5
-    assert (pair.mean, pair.low) == pytest.approx((0.3125, 0.3125 - T1 * 0.1875), rel=1e-6)
-
-
-def test_rank_one_is_the_best_of_each_data_set_and_equal_scores_share_their_ranks():
-    table = {
-        "x": {"a": 0.1, "b": 0.5, "c": 0.9},
-        "y": {"a": 0.5, "b": 0.5, "c": 0.7},
-        "z": {"a": 0.3, "b": 0.8, "c": 0.6},
-    }
-    assert dict(friedman(table).mean_ranks) == pytest.approx({"c": 4 / 3, "b": 5.5 / 3, "a": 8.5 / 3})
-    assert list(friedman(table, higher_is_better=False).mean_ranks) == ["a", "b", "c"]
-
-
-def test_groups_of_methods_that_do_not_differ_are_the_largest_ones():
-    names, sets = "abcdef", range(12)
-    # ranks are the same on all data sets; those that differ by 2.18 or more are told apart with twelve of them
-    found = friedman({str(k): {name: 1.0 - place for place, name in enumerate(names)} for k in sets})
-    assert found.critical_difference == pytest.approx(2.85 * sqrt(6 * 7 / (6 * 12)), rel=2e-3)
-    assert found.groups == [("a", "b", "c"), ("b", "c", "d"), ("c", "d", "e"), ("d", "e", "f")]
-    wider = friedman({str(k): {name: 1.0 - place for place, name in enumerate(names)} for k in range(4)})
-    assert wider.groups == [("a", "b", "c", "d"), ("b", "c", "d", "e"), ("c", "d", "e", "f")]
 
 
 # Searches
@@ -581,12 +474,6 @@ def test_the_front_is_of_finished_trials_that_none_beats_in_both(study: Path):
     assert lines_of(figure) == {"Pareto front": ([1.0, 2.0, 2.0], [0.625, 0.625, 0.75])}
 
 
-def test_a_slice_places_each_trial_by_its_own_value(study: Path):
-    figure = figure_on(page_of(study), "slices")
-    assert points(figure)["finished"] == [(0.05, 0.5), (0.1, 0.75), (0.15, 0.625), (0.0, 0.5625), (0.3, 0.75)]
-    assert points(figure, 1)["finished"] == [(2, 0.5), (2, 0.75), (2, 0.625), (2, 0.5625), (3, 0.75)]
-
-
 def test_a_slice_has_the_trials_that_have_its_parameter(tmp_path: Path):
     values = [{cases.CLUSTERS_OF: 2}, {ETA: 0.25}, {ETA: 0.125}, {cases.CLUSTERS_OF: 3}, {ETA: 0.0625}]
     write_study(tmp_path, [own | {METRIC: 0.125 * (5 - number)} for number, own in enumerate(values)])
@@ -611,16 +498,6 @@ def test_a_trial_that_repeats_a_setting_is_not_counted_among_the_finished_ones(s
     assert text.startswith("7 trials: 5 finished, 1 stopped, 1 failed; 1 setting had been tried before.")
 
 
-def test_new_seeds_are_compared_on_test_data_seed_by_seed(study: Path):
-    cases.compared_runs(study / "repeats", [("Oracle", seed) for seed in range(3)])
-    for old, name in (("FedAvg", "default"), ("IFCA", "0003")):
-        (study / "repeats" / old).rename(study / "repeats" / name)
-    compare_on_new_seeds(study)
-    (table,) = [block for block in page_of(study).sections[0].blocks if isinstance(block, Table)]
-    mean, half = 0.5 / 3, T2 * sqrt(((0.25 - 0.5 / 3) ** 2 + (-0.25 - 0.5 / 3) ** 2 + (0.5 - 0.5 / 3) ** 2) / 2 / 3)
-    assert f"{mean:+.3f} [{mean - half:+.3f}, {mean + half:+.3f}]" in " ".join(table.rows[1])
-
-
 def test_importance_is_known_from_the_tenth_finished_trial_on():
     usual = {"status": "finished", "origin": "search", "repeats": "", "error": None, "traffic/mib": 1.0}
     rows = [usual | {"trial_id": str(k), METRIC: k / 50, "x": k / 50} for k in range(10)]
@@ -629,31 +506,6 @@ def test_importance_is_known_from_the_tenth_finished_trial_on():
 
 
 # The terminal
-
-
-def test_the_end_of_a_run_has_the_last_scores_gains_of_which_more_is_better_and_sizes_without_newcomers(tmp_path: Path):
-    mae, ends = Score("mae", higher_is_better=False), []
-    # clients 0 and 1 in cluster 0, 2 to 4 in cluster 3, and a newcomer in cluster 0
-    for name, values in {"IFCA": (0.5, 1.0, 0.375, 0.75, 0.25), "FedAvg": (0.75, 1.5, 0.25, 0.75, 0.5)}.items():
-        clusters = (0, 0, 3, 3, 3, 0)
-        known = enumerate(zip(clusters, (*values, 9.0), strict=True))
-        rows = [{"client": k, "cluster": c, "n_test": 8, "mae": v, "newcomer": int(k == 5)} for k, (c, v) in known]
-        (tmp_path / name).mkdir()
-        write_table(tmp_path / name / "clients.csv", client_columns((mae,)), rows)
-        summary = {"algorithm": name, "seed": 0, "clusters/ari": None, "clusters/silhouette": None}
-        summary |= {
-            "test/weighted_mae": sum(values) / 5,
-            "test/mean_mae": sum(values) / 5,
-            "test/worst10_mae": max(values),
-        }
-        summary |= {"scores": [MAE], "clusters/unobserved": 0, "clusters/assigned": 5}
-        summary |= {"clients/evaluated": 5, "traffic/mib": 1.0, "time/elapsed_seconds": 9.0}
-        ends.append(FinishedRun(tmp_path / name, summary))
-    text = printed(closing_table, FinishedRun(ends[0].path, ends[0].summary, ends[1]))
-    # errors fall by 0.25, 0.5, -0.125, 0 and 0.25: 0.875 in all, and one of five clients loses
-    assert "Gain per client over FedAvg: +0.175 on average; 20% of clients lose." in text
-    assert "Cluster sizes: 2, 3." in text
-    assert text.splitlines()[1].split() == ["IFCA", "0.575", "0.575", "1.000", "1.0", "9.0"]
 
 
 def test_the_time_left_of_a_resumed_run_is_that_of_its_own_rounds():
@@ -678,15 +530,3 @@ def test_each_split_has_its_own_loss_and_each_newcomer_its_own_closeness():
         ["1", "0", "0.500", "2", "(0.375)"],
         ["2", "1", "0.312", "2", "(-0.250)"],
     ]
-
-
-# Pages
-
-
-def test_names_are_text(tmp_path: Path):
-    (tmp_path / "<i>x").mkdir()
-    run = made_run(tmp_path / "<i>x" / "<b>run", [metric_row(1)], snapshots=0, over=False)
-    (run / "clusters.csv").unlink()
-    html = html_of(page_of(run))
-    assert "&lt;b&gt;run" in html
-    assert "<b>run" not in html
