@@ -46,7 +46,6 @@ _DATA = ("tests/datamodules/test_kinds_of_data.py", "tests/datamodules/test_shif
 _MISTAKES = ("tests/cli/test_users_mistakes.py",)
 _SHOWN = (
     "tests/report/test_definitions.py",
-    "tests/pictures/test_golden_figures.py",
     "tests/report/test_golden_pages.py",
     "tests/progress/test_golden_output.py",
 )

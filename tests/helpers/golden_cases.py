@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from digits_experiment import digits
 from made_runs import config, made_run, metric_row, seal, write_table
 from optuna.trial import TrialState, create_trial
@@ -17,7 +16,6 @@ from studies import STUDY
 
 from lit_cfl.algorithms import IFCA, FedAvg, Oracle
 from lit_cfl.config.variants import build
-from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.experiment import Experiment
 from lit_cfl.metric_names import CLIENTS, CLUSTERS, METRICS
 from lit_cfl.storage.config_file import write_config
@@ -302,18 +300,3 @@ def searched_study(path: Path) -> Path:
     (path / "repeats" / "FedAvg").rename(path / "repeats" / "default")
     (path / "repeats" / "IFCA").rename(path / "repeats" / "0003")
     return path
-
-
-def named_data() -> FederatedData:
-    """Makes five clients of unequal sizes with images, and names for clients, labels and true clusters."""
-    grid = torch.arange(24.0).reshape(6, 1, 2, 2) / 24
-    pool = Examples(
-        grid, torch.tensor([0, 2, 1, 2, 0, 1]), 3, label_names=("cat", "dog", "a name of more than 24 letters")
-    )
-    held = [[0, 1, 2], [3], [4, 5], [], [0, 0, 1, 2, 3, 5, 5]]
-    train = ClientIndex.from_lists([torch.tensor(own, dtype=torch.int64) for own in held])
-    none = ClientIndex.from_lists([torch.tensor([], dtype=torch.int64)] * 5)
-    test = ClientIndex.from_lists([torch.arange(6)] * 5)
-    names = ("Kew", "", "Ryde", "Hull", "Bath")
-    truth = torch.tensor([1, 0, 1, 2, -1])
-    return FederatedData(pool, train, none, test, truth, names=names, cluster_names=("N", "S", "W"))

@@ -8,7 +8,6 @@ import struct
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -57,13 +56,10 @@ def folders(run: Path) -> list[Path]:
 
 def records(folder: Path) -> Iterator[Any]:
     """Yields the records in the `.wandb` file of a folder, up to the point where it was cut off."""
-    from google.protobuf.message import DecodeError
     from wandb.proto.wandb_internal_pb2 import Record
 
     for path in folder.glob("*.wandb"):
-        for _, data in entries(path.read_bytes()):
-            with suppress(DecodeError):  # a full disk may leave holes
-                yield Record.FromString(data)
+        yield from map(Record.FromString, entries(path.read_bytes()))
 
 
 def history(folder: Path) -> list[dict[str, Any]]:
@@ -77,8 +73,8 @@ def logged(run: Path) -> list[dict[str, Any]]:
     return [row for folder in folders(run) for row in history(folder)]
 
 
-def entries(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yields the complete entries of a file, each with the position of its end.
+def entries(data: bytes) -> Iterator[bytes]:
+    """Yields the complete entries of a file.
 
     They are stored in blocks of 32 KiB; each piece is preceded by a checksum, its length and its place in the entry.
     """
@@ -90,11 +86,11 @@ def entries(data: bytes) -> Iterator[tuple[int, bytes]]:
             continue
         length, place = struct.unpack_from("<HB", data, at + 4)
         at += _HEADER + length
-        if at > len(data) or not place:  # the file was cut off, or has zeros at the end
+        if at > len(data):  # the file was cut off
             return
         pieces += data[at - length : at]
         if place in (_WHOLE, _LAST):
-            yield at, pieces
+            yield pieces
             pieces = b""
 
 

@@ -6,18 +6,27 @@ Numbers are those of invented runs. Of the commands that train, the scores are r
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import golden_cases as cases
-import inside_shown
 import pytest
 from golden import check_golden, without_times
+from inside_shown import (
+    compare_on_new_seeds,
+    lines_of_rounds,
+    printed,
+    results_of,
+)
 
 from lit_cfl.cli.main import main
+from lit_cfl.compare.tables import show_table
 from lit_cfl.metric_names import client_columns
+from lit_cfl.progress.summary_table import closing_table
 from lit_cfl.runs.run import FinishedRun
 from lit_cfl.scores import ACCURACY, Score, describe_scores
+from lit_cfl.tune.command import closing_table as end_of_search
 
 GOLDEN = Path(__file__).with_name("golden")
 TINY = "--config quickstart --data.num_clients 8 --cohort_size 4 --local.epochs 1 --rounds 3"
@@ -106,28 +115,19 @@ ENDS = {
 
 
 def test_a_run_ends_with_what_was_recorded(tmp_path: Path):
-    found = {name: inside_shown.end_of_run(make(tmp_path / name)).splitlines() for name, make in ENDS.items()}
+    found = {name: printed(closing_table, make(tmp_path / name)).splitlines() for name, make in ENDS.items()}
+    # errors fall by 0.25, 0.5, -0.125, 0 and 0.25: 0.875 in all, and one of five clients loses; newcomers have no part
+    expected = ["Cluster sizes: 2, 3.", "Gain per client over FedAvg: +0.175 on average; 20% of clients lose."]
+    assert [line for line in found["error"] if line in expected] == expected
+    assert found["error"][1].split()[:3] == ["FedGroup", "0.555", "0.575"]  # of the last round: 13.875 / 25, 2.875 / 5
     check_golden(GOLDEN / "ends_of_runs.json", found, tmp_path)
 
 
-def test_lines_of_rounds_and_tables_of_clients_are_as_recorded():
+def test_lines_of_rounds_are_as_recorded():
     rows = [cases._usual_row(1 + number % 4) | {"round": number} for number in range(1, 8)]
     rows[2] |= {"val/weighted_accuracy": None, "clusters/ari": None, "clusters/unobserved": 4}
-    scores = {
-        "validation": {"right": [1, 3, 0], "count": [2, 4, 0], "loss": [1.0, 2.0, 0.0]},
-        "test": {"right": [1, 6, 4], "count": [2, 8, 4], "loss": [1, 2.5, 7]},
-    }
-    inf = float("inf")
-    closeness = [[0.25, -inf, 0.75], [0.125, -inf, -0.5], [-0.5, -inf, 0.0625], [0.375, -inf, 0.3125], [0.0] * 3]
-    new, clusters = [False, True, True, False, False], [2, 3, 1, 0, -1]
-    check_golden(
-        GOLDEN / "tables.json",
-        {
-            "rounds": inside_shown.lines_of_rounds(rows, [0.5, 3.0, 3.5, 5.5, 6.0, 6.5, 7.0], 8).splitlines(),
-            "scores": inside_shown.scores_of_splits(scores).splitlines(),
-            "newcomers": inside_shown.table_of_newcomers(clusters, new, closeness).splitlines(),
-        },
-    )
+    found = lines_of_rounds(rows, [0.5, 3.0, 3.5, 5.5, 6.0, 6.5, 7.0], 8)
+    check_golden(GOLDEN / "rounds.txt", found)
 
 
 def test_a_comparison_prints_and_writes_what_was_recorded(tmp_path: Path):
@@ -135,8 +135,8 @@ def test_a_comparison_prints_and_writes_what_was_recorded(tmp_path: Path):
     cases.compared_runs(tmp_path, left)
     cases.change_summary(tmp_path / "Oracle" / "seed-1", **{"test/newcomers_accuracy": 0.40625})
     errors = {("IFCA", 2): "ValueError: 50 % of a_b & c"}
-    results = inside_shown.results_of(tmp_path, cases.compared_experiments(), [0, 1, 2], None, errors)
-    found = {"terminal": inside_shown.end_of_comparison(results).splitlines()}
+    results = results_of(tmp_path, cases.compared_experiments(), None, errors)
+    found = {"terminal": printed(show_table, results).splitlines()}
     found |= {name: (tmp_path / name).read_text().splitlines() for name in ("results.md", "results.tex")}
     found |= {name: columns_of(tmp_path / name) for name in ("results.csv", "runs.csv")}
     check_golden(GOLDEN / "comparison.json", found, tmp_path)
@@ -144,7 +144,10 @@ def test_a_comparison_prints_and_writes_what_was_recorded(tmp_path: Path):
 
 def test_a_search_prints_and_writes_what_was_recorded(tmp_path: Path):
     path = cases.searched_study(tmp_path / "study")
-    found = {"terminal": inside_shown.end_of_search(path).splitlines(), "trials.csv": columns_of(path / "trials.csv")}
+    files = cases.study_files(path)
+    result = replace(files.write(), repeated=compare_on_new_seeds(path))
+    found = {"terminal": printed(end_of_search, files.prepared.study, result).splitlines()}
+    found |= {"trials.csv": columns_of(path / "trials.csv")}
     check_golden(GOLDEN / "search.json", found | {"best.yaml": (path / "best.yaml").read_text().splitlines()}, tmp_path)
 
 

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from lit_cfl.activity import Activity
-from lit_cfl.cli.main import loading, main
+from lit_cfl.cli.main import main
 from lit_cfl.progress.live import JsonLines, LogDisplay, TerminalDisplay, describe
 from lit_cfl.progress.screen import Screen
 from lit_cfl.progress.tables import mebibytes
@@ -26,11 +26,17 @@ pytestmark = pytest.mark.nightly  # golden output states most of what is printed
 
 TINY = ("run", "--config", "quickstart", "--data.num_clients", "8", "--cohort_size", "4", "--local.epochs", "1")
 FAST = (*TINY, "--algorithm.pretrain_scale", "2", "--rounds", "3")
+ROW: dict[str, Any] = {"round": 1, "val/weighted_accuracy": None, "test/weighted_accuracy": 0.5, "clusters/count": 2}
+ROW |= {"clusters/ari": None, "clusters/unobserved": 0}
+CODES = r"\x1b\[[0-9;?]*[A-Za-z]"  # of a terminal
 
 
-def row(round: int, **more: Any) -> dict[str, Any]:
-    row = {"round": round, "val/weighted_accuracy": None, "test/weighted_accuracy": 0.5, "clusters/count": 2}
-    return row | {"clusters/ari": None, "clusters/unobserved": 0} | more
+@pytest.fixture(autouse=True)
+def plain_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("CI", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
 
 
 def test_runs_of_a_comparison_are_counted_with_those_that_were_over_before():
@@ -41,15 +47,11 @@ def test_runs_of_a_comparison_are_counted_with_those_that_were_over_before():
     assert out.getvalue().splitlines() == ["4/6  A seed 0  over", "5/6  A seed 1  gone", "6/6  A seed 2  over"]
 
 
-def test_a_row_is_described_by_the_main_score_of_its_task():
+def test_a_row_is_described_by_the_main_score_and_little_traffic_does_not_look_like_none():
     mae = {"val/weighted_mae": None, "test/weighted_mae": 1.25, "val/weighted_bias": None, "test/weighted_bias": 3.0}
-    assert describe({"round": 1, "clusters/count": 2, "clusters/ari": None, "clusters/unobserved": 0} | mae) == (
-        "test MAE 1.25  clusters 2"
-    )
-    assert describe(row(1, **{"test/weighted_accuracy": None})) == "test accuracy -  clusters 2"
-
-
-def test_little_traffic_does_not_look_like_none():
+    others = {name: value for name, value in ROW.items() if "accuracy" not in name}
+    assert describe(others | mae) == "test MAE 1.25  clusters 2"
+    assert describe(ROW | {"test/weighted_accuracy": None}) == "test accuracy -  clusters 2"
     assert [mebibytes(mib) for mib in (0.0, 0.034, 0.25, 0.0097, 12.34)] == ["0.0", "0.034", "0.25", "0.0097", "12.3"]
 
 
@@ -59,43 +61,37 @@ def test_little_traffic_does_not_look_like_none():
 def test_json_has_null_for_nan_and_infinity():
     display = JsonLines(out := io.StringIO())
     display.started("Fed[bold]Avg", 0, 3, 9)
-    display.row(row(1, **{"train/loss": float("nan"), "clusters/inertia": float("inf")}))
+    display.row(ROW | {"train/loss": float("nan"), "clusters/inertia": float("inf")})
     found = json.loads(out.getvalue(), parse_constant=pytest.fail)
     assert (found["algorithm"], found["seed"]) == ("Fed[bold]Avg", 9)
     assert [found["train/loss"], found["clusters/inertia"], found["val/weighted_accuracy"]] == [None] * 3
 
 
-def json_lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[dict[str, Any]], str]:
-    assert main(arguments) == 0
-    captured = capsys.readouterr()
-    return [json.loads(line, parse_constant=pytest.fail) for line in captured.out.splitlines()], captured.err
+def test_json_is_the_rows_of_the_tables_also_of_a_resumed_run_and_notices_are_apart(
+    capsys: pytest.CaptureFixture[str],
+):
+    def lines(*words: str) -> tuple[list[dict[str, Any]], str]:
+        assert main([*words, "--json"]) == 0
+        captured = capsys.readouterr()
+        return [json.loads(line, parse_constant=pytest.fail) for line in captured.out.splitlines()], captured.err
 
-
-def test_json_is_the_rows_of_the_tables_and_notices_are_apart(capsys: pytest.CaptureFixture[str]):
     words = (*TINY, "--rounds", "2", "--algorithm", "FedProx", "--seeds", "[2, 5]", "--run_dir", "here")
-    found, aside = json_lines(capsys, *words, "--json")
+    found, aside = lines(*words)
     assert "algorithm is now FedProx" in aside
-    rounds = [line for line in found if line["event"] == "round"]
     runs = [(name, seed, path) for seed in (2, 5) for name, path in (("FedProx", ""), ("FedAvg", "/baseline"))]
-    assert rounds == [
+    rounds = [
         {"event": "round", "algorithm": name, "seed": seed} | row
         for name, seed, path in runs
         for row in read_table(Path(f"here/seed-{seed}{path}/metrics.csv"))
     ]
+    assert found[: len(rounds)] == rounds
     ends = [(line["event"], line["algorithm"], line["seed"], line["path"]) for line in found[len(rounds) :]]
     assert ends == [("summary", name, seed, f"here/seed-{seed}{path}") for name, seed, path in runs]
-
-
-def test_json_and_quiet_output_of_a_resumed_run(capsys: pytest.CaptureFixture[str]):
     assert main([*FAST, "--quiet", "--run_dir", "a[b]"]) == 0
     assert capsys.readouterr().out == "a[b]\n"
-    found, _ = json_lines(capsys, "run", "--resume", "a[b]", "--rounds", "5", "--json")
+    found, _ = lines("run", "--resume", "a[b]", "--rounds", "5")
     rounds = [(line["algorithm"], line["round"]) for line in found if line["event"] == "round"]
     assert rounds == [("FedGroup", 4), ("FedGroup", 5), ("FedAvg", 4), ("FedAvg", 5)]
-    again, _ = json_lines(capsys, "run", "--resume", "a[b]", "--json", "--quiet")
-    assert [line["event"] for line in again] == ["summary", "summary"]
-    assert main(["run", "--resume", "a[b]", "--rounds", "2", "--quiet"]) == 2
-    assert capsys.readouterr().out == ""
 
 
 def test_a_reader_that_leaves_ends_the_run_without_a_traceback(tmp_path: Path):
@@ -113,27 +109,7 @@ def test_a_reader_that_leaves_ends_the_run_without_a_traceback(tmp_path: Path):
     assert len(read_table(tmp_path / "here" / "metrics.csv")) < 400
 
 
-@pytest.mark.parametrize(("words", "said"), [((), "loading PyTorch and Lightning\n"), (("--json",), ""), (("-h",), "")])
-def test_the_import_of_pytorch_is_announced_apart_from_the_output(
-    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    with loading(words):  # PyTorch is loaded already
-        pass
-    assert capsys.readouterr() == ("", "")
-    monkeypatch.delitem(sys.modules, "torch")
-    with loading(["--config", "quickstart", *words]):
-        assert capsys.readouterr() == ("", said)
-
-
 # In a terminal
-
-
-@pytest.fixture(autouse=True)
-def plain_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("CI", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TERM", "xterm")
 
 
 @contextmanager
@@ -162,7 +138,7 @@ def _all_of(terminal: int) -> str:
 
 def left_standing(shown: str) -> list[str]:
     """Returns the lines that a terminal shows in the end."""
-    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rstrip() for line in shown.replace("\r\n", "\n").split("\n")]
+    lines = [re.sub(CODES, "", line).rstrip() for line in shown.replace("\r\n", "\n").split("\n")]
     return [line.rpartition("\r")[2] for line in lines]
 
 
@@ -173,50 +149,32 @@ def test_a_run_is_one_line_that_is_redrawn_and_stays(monkeypatch: pytest.MonkeyP
     runs = [line for line in lines if re.search(r"^Fed\w+ +\d/3 +\w+ accuracy 0\.\d\d +clusters \d", line)]
     assert [line.split()[:2] for line in runs[-2:]] == [["FedGroup", "3/3"], ["FedAvg", "3/3"]]
     assert "\x1b[2K" in shown[0]
-    assert any(line.startswith("As a page: lit-cfl report here") for line in lines)
     assert [line for line in lines if len(line) > 100] == []
-
-
-def test_an_error_while_the_data_are_loaded_leaves_the_cursor_where_it_was(monkeypatch: pytest.MonkeyPatch):
     with terminal(monkeypatch) as shown:
-        assert main([*FAST, "--run_dir", "here", "--data.num_clients", "3"]) == 2
+        assert main([*FAST, "--run_dir", "other", "--data.num_clients", "3"]) == 2
     assert shown[0].rfind("\x1b[?25h") > shown[0].rfind("\x1b[?25l") >= 0  # the cursor was hidden, and is shown again
 
 
-def test_a_comparison_shows_its_runs_and_then_its_table(monkeypatch: pytest.MonkeyPatch):
-    words = ["compare", *TINY[1:], "--rounds", "2", "--num_cpus", "1", "--algorithms", "FedAvg", "Ditto"]
-    with terminal(monkeypatch) as shown:
-        assert main([*words, "--compare_dir", "c"]) == 0
-    lines = left_standing(shown[0])
-    assert any(re.match(r"runs .*2/2 .*0 running, 0 failed", line) for line in lines)
-    assert [line.split()[0] for line in lines if re.match(r"(FedAvg|Ditto) .*0\.", line)] == ["FedAvg", "Ditto"]
-    assert "FedAvg seed 0" in shown[0]  # shown while the run trained
-    assert not any("seed 0" in line for line in lines)
-
-
-def drawn(display: TerminalDisplay) -> str:
-    """Returns the lines that are currently visible."""
-    file = display.console.file = io.StringIO()
-    display.shown.refresh()
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", file.getvalue()).strip()
-
-
 def test_the_line_says_what_is_done_from_the_loading_of_the_data_on_and_is_cut_off_at_its_end():
+    def drawn() -> str:
+        file = display.console.file = io.StringIO()
+        display.shown.refresh()
+        return re.sub(rf"{CODES}|\r", "", file.getvalue()).strip()
+
     with TerminalDisplay(Console(file=io.StringIO(), force_terminal=True, width=66)) as display:
         display.activity("", Activity("loading the data"))
-        assert "loading the data" in drawn(display)
+        assert "loading the data" in drawn()
         display.started("FedGroup", 0, 9)
         display.activity("FedGroup", Activity("pre-training", 0, 3, 60))
-        assert re.match(r"FedGroup 0/9 pre-training 3 of 60 clients +-:--:--$", drawn(display))
-        display.row("FedGroup", row(1))
+        assert re.match(r"FedGroup 0/9 pre-training 3 of 60 clients +-:--:--$", drawn())
+        display.row("FedGroup", ROW)
         display.activity("FedGroup", Activity("training", 1, 3, 20))
-        assert len(drawn(display)) <= 66
-        assert re.match(r"FedGroup 1/9 test accuracy 0.50  clusters 2  trai.*… -:--:--$", drawn(display))
+        assert re.match(r"FedGroup 1/9 test accuracy 0.50  clusters 2  trai.*… -:--:--$", drawn())
         display.ended("FedGroup")
         display.activity("", Activity("loading the data"))
-        assert drawn(display).splitlines()[0].startswith("FedGroup 1/9")
-        assert "loading the data" in drawn(display).splitlines()[1]
-    assert "loading" not in drawn(display)
+        assert drawn().splitlines()[0].startswith("FedGroup 1/9")
+        assert "loading the data" in drawn().splitlines()[1]
+    assert "loading" not in drawn()
 
 
 @pytest.mark.parametrize(

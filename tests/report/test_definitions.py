@@ -5,31 +5,36 @@ rest of what is shown.
 """
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import golden_cases as cases
-import inside_shown
 import numpy as np
 import pytest
 from digits_experiment import digits
 from golden_cases import ETA, METRIC, finish, rows_of
+from inside_shown import (
+    figure_on,
+    lines_of,
+    lines_of_rounds,
+    page_of,
+    results_of,
+    scores_of_splits,
+    table_of_newcomers,
+    table_on,
+)
 from made_runs import made_run, metric_row, write_table
 from studies import STUDY
 
 from lit_cfl.algorithms import IFCA
-from lit_cfl.compare.from_python import ComparisonTables
-from lit_cfl.metric_names import CLIENTS, CLUSTERS, client_columns
+from lit_cfl.metric_names import CLIENTS, CLUSTERS
 from lit_cfl.pictures.colours import match_colours
+from lit_cfl.pictures.figure import Figure
 from lit_cfl.pictures.sample import sample
 from lit_cfl.runs import run_totals
-from lit_cfl.runs.run import FinishedRun
 from lit_cfl.runs.run import run as train
-from lit_cfl.scores import Score
-from lit_cfl.statistics import friedman, interval, paired_difference
 from lit_cfl.tracking.options import Tracking
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.pictures import importance
@@ -53,7 +58,7 @@ def seeds_page(folder: Path, groups: Mapping[str, Sequence[Sequence[Mapping[str,
                 finish(run, rows, algorithm=name, seed=seed)
     numbers = list(range(max(map(len, groups.values()))))
     (folder / "compare.yaml").write_text(f"name: x\nalgorithms: {list(groups)}\nseeds: {numbers}\ntarget: null\n")
-    return inside_shown.page_of(folder)
+    return page_of(folder)
 
 
 def scores(*values: float | None, **more: Sequence[Any]) -> list[dict[str, Any]]:
@@ -64,10 +69,6 @@ def scores(*values: float | None, **more: Sequence[Any]) -> list[dict[str, Any]]
 
 def one_run(folder: Path, rounds: int = 4) -> Path:
     return made_run(folder / "run", [metric_row(k) for k in range(1, rounds + 1)], snapshots=0, over=False)
-
-
-def lines(figure: inside_shown.Content, number: int = 0) -> dict[str, tuple[list[float], list[float]]]:
-    return {mark.get("label", ""): (mark["x"], mark["y"]) for mark in inside_shown.marks_of(figure, number, "line")}
 
 
 # Over the rounds, over several seeds
@@ -89,33 +90,32 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_a_band_is_one_deviation_of_a_sample_on_both_sides_of_the_mean_of_finished_runs(seeds: Any):
-    figure = inside_shown.figure_on(seeds, SCORE.replace("/", "-"))
-    means = lines(figure)
+    figure = figure_on(seeds, "test-weighted_accuracy")
     # round 1 lacks a score, round 5 is that of one run; the fourth run did not finish
-    assert means["A"] == ([2, 3, 4], pytest.approx([1.125 / 3, 2.4375 / 3, 1.75 / 3]))
-    assert means["B"] == ([3, 4, 5, 6], [0.125, 0.9375, 0.25, 0.375])
-    (band,) = inside_shown.marks_of(figure, kind="band")
+    assert lines_of(figure) == {
+        "A": ([2, 3, 4], pytest.approx([1.125 / 3, 2.4375 / 3, 1.75 / 3])),
+        "B": ([3, 4, 5, 6], [0.125, 0.9375, 0.25, 0.375]),
+    }
+    band, none = figure.first_panel.curves
     # round 2: 0.25, 0.25, 0.625 lie -0.125, -0.125 and 0.25 from their mean; a population's deviation divides by 3
     deviation = sqrt((0.125**2 + 0.125**2 + 0.25**2) / 2)
-    assert (band["low"][0], band["high"][0]) == pytest.approx((0.375 - deviation, 0.375 + deviation))
+    assert (band.low[0], band.high[0]) == pytest.approx((0.375 - deviation, 0.375 + deviation))
     # round 3: the band ends with the scale, 1, but not its lower half
     third = 2.4375 / 3
     deviation = sqrt(sum((value - third) ** 2 for value in (0.5, 1.0, 0.9375)) / 2)
-    assert (band["low"][1], band["high"][1]) == pytest.approx((third - deviation, 1.0))
+    assert (band.low[1], band.high[1]) == pytest.approx((third - deviation, 1.0))
     assert third + deviation > 1
-
-
-def test_a_line_is_described_by_its_first_and_last_value_until_the_last_round_of_all(seeds: Any):
-    text = inside_shown.figure_on(seeds, "test-weighted_accuracy")["alternative text"]
-    assert text == "Line chart. Accuracy on test data, from round 2 to 6: A 0.375 to 0.5833; B 0.125 to 0.375."
+    assert not none.low
+    assert figure.alt == "Line chart. Accuracy on test data, from round 2 to 6: A 0.375 to 0.5833; B 0.125 to 0.375."
 
 
 def test_a_score_stands_at_what_was_sent_and_trained_on_until_its_own_round(seeds: Any):
     # the mean traffic of the three runs is 3, 5, 7, 9 in rounds 1 to 4, and round 1 has no score
-    sent = lines(inside_shown.figure_on(seeds, "traffic"))
-    assert sent["A"] == (pytest.approx([5, 7, 9]), pytest.approx([1.125 / 3, 2.4375 / 3, 1.75 / 3]))
-    assert sent["B"] == ([6, 8, 10, 12], [0.125, 0.9375, 0.25, 0.375])
-    assert lines(inside_shown.figure_on(seeds, "local-work"))["A"][0] == pytest.approx([62 / 3, 93 / 3, 125 / 3])
+    assert lines_of(figure_on(seeds, "traffic")) == {
+        "A": (pytest.approx([5, 7, 9]), pytest.approx([1.125 / 3, 2.4375 / 3, 1.75 / 3])),
+        "B": ([6, 8, 10, 12], [0.125, 0.9375, 0.25, 0.375]),
+    }
+    assert lines_of(figure_on(seeds, "local-work"))["A"][0] == pytest.approx([62 / 3, 93 / 3, 125 / 3])
 
 
 def test_a_column_of_the_results_is_the_last_value_its_mean_and_its_deviation(tmp_path: Path):
@@ -125,9 +125,7 @@ def test_a_column_of_the_results_is_the_last_value_its_mean_and_its_deviation(tm
     columns |= {"time/elapsed_seconds": (100.0, 130.0), "time/training_seconds": (7.0, 8.0)}
     first = dict.fromkeys((SCORE, *columns), 0.9375)  # the best round of both runs
     last = [{SCORE: (0.5, 0.75)[seed]} | {key: own[seed] for key, own in columns.items()} for seed in (0, 1)]
-    head, row = inside_shown.table_on(
-        seeds_page(tmp_path, {"A": [[first, own] for own in last]}), "After the last round"
-    )
+    head, row = table_on(seeds_page(tmp_path, {"A": [[first, own] for own in last]}), "After the last round")
     # the deviation of two values is their distance divided by the root of two
     expected = {"accuracy": "0.625 ± 0.177", "mean": "0.300 ± 0.071", "validation accuracy": "0.700 ± 0.141"}
     expected |= {"at best": "0.938 ± 0.000", "loss": "1.750 ± 0.354", "clusters": "4.0 ± 1.4", "ARI": "0.50 ± 0.35"}
@@ -163,9 +161,9 @@ def test_the_best_of_an_error_is_the_lowest(tmp_path: Path):
         best = {"test/min_weighted_mae": min(values), "algorithm": "CFL", "seed": 0, "stopped": None, "scores": [MAE]}
         (run / "summary.json").write_text(json.dumps(best))
         paths.append(run)
-    page = inside_shown.page_of(*paths)
+    page = page_of(*paths)
     assert page.lines[0] == "Test MAE after the last round: CFL (A) 0.500, CFL (B) 0.250, CFL (C) 0.750."
-    head, *rows = inside_shown.table_on(page, "After the last round")
+    head, *rows = table_on(page, "After the last round")
     assert [row[head.index("at best")] for row in rows] == ["0.375", "0.250", "0.125"]
 
 
@@ -190,41 +188,52 @@ def test_a_found_cluster_has_the_colour_of_the_true_one_that_most_of_its_clients
 
 
 def test_found_and_true_clusters_of_equal_clients_have_equal_colours_in_every_figure(tmp_path: Path):
-    shown = inside_shown.pictures_of_run(cases.finished_run(tmp_path / "run"))
-    colours = {entry["label"]: entry["colour"] for entry in shown["memberships"]["legend"]}
-    assert list(colours) == ["cluster 0 (true 1)", "cluster 1 (true 2)", "cluster 2 (true 0)"]
-    (cells,) = [mark["cells"] for mark in shown["memberships"]["axes"][0]["marks"] if mark["kind"] == "cells"]
-    (true,) = [mark["cells"] for mark in shown["memberships"]["axes"][0]["inside"][0]["marks"]]
-    last = [row.split()[-1] for row in cells]
+    page = page_of(cases.finished_run(tmp_path / "run"))
+    rows, plane = figure_on(page, "memberships"), figure_on(page, "map")
+    assert [(name, style.label) for name, style in rows.styles.items()][:3] == [
+        *(("cluster 0", "cluster 0 (true 1)"), ("cluster 1", "cluster 1 (true 2)"), ("cluster 2", "cluster 2 (true 0)"))
+    ]
+    cells = rows.first_panel.cells
+    colours = np.array([rows.styles[name].colour for name in cells.names])
     # rows: clients 0 to 2, 4 to 6, 3, and 7 and 8, in the order of true and then of found clusters
-    wrong = [k for k, (one, other) in enumerate(zip(last, true, strict=True)) if one != other]
-    assert wrong == [6]
-    assert [row.split()[0] for row in cells] == [colours["cluster 0 (true 1)"]] * 9
+    assert (colours[cells.places[:, -1]] != colours[cells.side]).nonzero()[0].tolist() == [6]
+    assert set(colours[cells.places[:, 0]]) == {rows.styles["cluster 0"].colour}
     found, truth = (
         {
-            at: mark["colour"]
-            for mark in inside_shown.marks_of(shown["map"], k)
-            for at in zip(mark["x"], mark["y"], strict=True)
+            place: plane.styles[points.name].colour
+            for points in panel.points
+            for place in zip(points.x, points.y, strict=True)
         }
-        for k in (0, 1)
+        for panel in plane.panels
     )
     assert [place for place in found if found[place] != truth[place]] == [(0.5, -0.75)]  # client 3
 
 
+def memberships(path: Path, rounds: Sequence[int], cluster: Any, true: Any) -> Figure:
+    run = one_run(path)
+    np.savez(run / "memberships.npz", rounds=np.array(rounds), cluster=np.array(cluster), true_cluster=np.array(true))
+    return figure_on(page_of(run), "memberships")
+
+
 def test_memberships_are_drawn_from_their_round_on_and_count_clients_that_moved_once(tmp_path: Path):
-    run = one_run(tmp_path)
-    cluster = np.array([[0, 0, 0, 1, 1, 2], [0, 1, 0, 1, 1, -1], [1, 0, 0, 1, 1, 0]])
-    true = np.array([0, 0, 1, 1, 2, -1])
-    np.savez(run / "memberships.npz", rounds=np.array([1, 3, 7]), cluster=cluster, true_cluster=true)
-    page = inside_shown.page_of(run)
-    figure = inside_shown.figure_on(page, "memberships")
-    (cells,) = inside_shown.marks_of(figure, kind="cells")
-    assert cells["left"] == [0.5, 2.5, 6.5, 7.5]  # to scale: rounds 1, 3, 7, and half a round more
-    (side,) = (mark["cells"] for axes in figure["axes"][0]["inside"] for mark in axes["marks"])
-    grey, zero, _, one, _, two = side  # true clusters of clients 5, 1, 0, 2, 3, 4, of which the first is unknown
-    assert (side, len({grey, zero, one, two})) == ([grey, zero, zero, one, one, two], 4)
+    clusters = [[0, 0, 0, 1, 1, 2], [0, 1, 0, 1, 1, -1], [1, 0, 0, 1, 1, 0]]
+    figure = memberships(tmp_path, [1, 3, 7], clusters, [0, 0, 1, 1, 2, -1])
+    cells = figure.first_panel.cells
+    assert cells.edges == [0.5, 2.5, 6.5, 7.5]  # to scale: rounds 1, 3, 7, and half a round more
+    # true clusters of clients 5, 1, 0, 2, 3, 4
+    assert [cells.names[k] for k in cells.side] == [
+        *("unknown", "true cluster 0", "true cluster 0", "true cluster 1", "true cluster 1", "true cluster 2")
+    ]
     # client 1 moved twice; client 5 lost its cluster, which no client has at the end
-    assert "6 clients in 2 clusters at the end; 2 clients changed" in figure["alternative text"]
+    assert "6 clients in 2 clusters at the end; 2 clients changed" in figure.alt
+
+
+def test_a_cluster_has_no_name_of_a_true_cluster_below_a_majority(tmp_path: Path):
+    figure = memberships(tmp_path, [1], [[0] * 8 + [1]], [0, 0, 1, 1, 2, 2, 2, 3, 3])
+    # 3 of 8 clients are not most of them, nor has the cluster the colour of one
+    assert [style.label for style in figure.styles.values()][:2] == ["", "cluster 1 (true 3)"]
+    named = [style.colour for style in figure.styles.values() if style.named]
+    assert len(set(named)) == len(named) == 5
 
 
 # clients join in rounds 2 and 3; round 4 is due; 5 is the last
@@ -240,26 +249,15 @@ def test_memberships_are_recorded_when_they_change_unless_there_are_too_many(
     assert ((cluster[1] >= 0) & (cluster[0] < 0)).any()
 
 
-def test_a_cluster_has_no_name_of_a_true_cluster_below_a_majority(tmp_path: Path):
-    run = one_run(tmp_path)
-    true, found = np.array([0, 0, 1, 1, 2, 2, 2, 3, 3]), np.array([[0] * 8 + [1]])
-    np.savez(run / "memberships.npz", rounds=np.array([1]), cluster=found, true_cluster=true)
-    figure = inside_shown.figure_on(inside_shown.page_of(run), "memberships")
-    labels = {entry["label"]: entry["colour"] for entry in figure["legend"]}
-    assert list(labels)[:2] == ["cluster 0", "cluster 1 (true 3)"]  # 3 of 8 clients are not most of them
-    assert len(set(labels.values())) == len(labels)  # nor has the cluster the colour of one
-
-
 def test_a_branch_of_the_tree_ends_with_its_last_round_and_its_last_number_of_clients(tmp_path: Path):
     run = one_run(tmp_path)
     rows = [(1, 0, 0, 10), (2, 0, 0, 6), (2, 1, 0, 4), (3, 0, 0, 4), (3, 1, 0, 3), (3, 2, 0, 3), (4, 0, 0, 2)]
     columns = ("round", "cluster", "parent", "size")
     write_table(run / "clusters.csv", CLUSTERS, rows_of(columns, [*rows, (4, 2, 0, 5)]))
-    page = inside_shown.page_of(run)
-    figure = inside_shown.figure_on(page, "splits")
-    found = {mark["text"]: mark["at"] for mark in inside_shown.marks_of(figure, kind="text")}
-    assert found == {"2": [4, 0], "3 (ended)": [3, 2], "5": [4, 1]}  # from the bottom: clusters 0, 2, 1
-    assert list(lines(figure).values()) == [([1, 4], [0, 0]), ([2, 2, 3], [0, 2, 2]), ([3, 3, 4], [0, 1, 1])]
+    figure = figure_on(page_of(run), "splits")
+    ends = [(points.labels, points.x, points.y) for points in figure.first_panel.points]
+    assert ends == [(["2"], [4], [0]), (["3 (ended)"], [3], [2]), (["5"], [4], [1])]  # from the bottom: 0, 2, 1
+    assert list(lines_of(figure).values()) == [([1, 4], [0, 0]), ([2, 2, 3], [0, 2, 2]), ([3, 3, 4], [0, 1, 1])]
 
 
 def test_bars_of_a_histogram_stand_on_those_of_other_clusters(tmp_path: Path):
@@ -267,14 +265,13 @@ def test_bars_of_a_histogram_stand_on_those_of_other_clusters(tmp_path: Path):
     values = [(0, 0.15), (0, 0.25), (0, 0.65), (1, 0.95), (1, 0.25), (2, 0.25), (2, 0.675), (1, None)]
     rows = [{"client": k, "cluster": c, "accuracy": v, "newcomer": 0} for k, (c, v) in enumerate(values)]
     write_table(run / "clients.csv", CLIENTS, rows)
-    bars = inside_shown.marks_of(inside_shown.figure_on(inside_shown.page_of(run), "histogram"), kind="bars")
-    assert [[int(height) for height in mark["height"]] for mark in bars] == [
+    bars = figure_on(page_of(run), "histogram").first_panel.bars
+    assert [list(own.height) for own in bars] == [
         [0, 1, 1, 0, 0, 0, 1, 0, 0, 0],
         [0, 0, 1, 0, 0, 0, 0, 0, 0, 1],
         [0, 0, 1, 0, 0, 0, 1, 0, 0, 0],
     ]
-    assert [mark["base"][2] for mark in bars] == [0, 1, 2]
-    assert [mark["base"][6] for mark in bars] == [0, 1, 1]
+    assert [(own.base[2], own.base[6]) for own in bars] == [(0, 0), (1, 1), (2, 1)]
 
 
 CLIENT_IDS, FOUND, TRUE = [3, 5, 8, 9, 12, 20], [1, 0, 1, 2, 0, 1], [1, 1, 0, 2, 0, 2]
@@ -298,20 +295,19 @@ def compared(tmp_path: Path) -> Any:
         np.savez(run / "snapshots" / f"{number}.npz", **known, **arrays)
     rows = [{"client": k, "cluster": 0, "n_train": 10 + k, "accuracy": k / 32, "newcomer": 0} for k in CLIENT_IDS]
     write_table(run / "clients.csv", CLIENTS, rows)
-    return inside_shown.page_of(run)
+    return page_of(run)
 
 
 def test_similarity_is_that_of_pairs_in_found_clusters_of_the_last_snapshot_without_oneself(compared: Any):
-    figure = inside_shown.figure_on(compared, "similarity")
+    figure = figure_on(compared, "similarity")
     # within: places (0, 2), (0, 5), (2, 5) and (1, 4); a mean of clusters would be (0.5 + 0.875) / 2
     within = (0.75 + 0.5 + 0.25 + 0.875) / 4
     between = (sum(COSINES.values()) - 4 * within) / 11
-    assert figure["alternative text"].endswith(f"Mean cosine within clusters {within:.2f}, between them {between:.2f}.")
-    (cells,) = inside_shown.marks_of(figure, kind="cells")
+    assert figure.alt.endswith(f"Mean cosine within clusters {within:.2f}, between them {between:.2f}.")
     # rows: places 4, 1 (cluster 0), 2, 0, 5 (cluster 1) and 3 (cluster 2), in each by the true cluster
     order = [4, 1, 2, 0, 5, 3]
     expected = [[1 if a == b else COSINES[min(a, b), max(a, b)] for b in order] for a in order]
-    assert cells["cells"] == expected
+    assert figure.first_panel.matrix.values.tolist() == expected
 
 
 def test_colours_of_a_matrix_leave_out_the_rarest_hundredth_at_each_end(tmp_path: Path):
@@ -321,23 +317,21 @@ def test_colours_of_a_matrix_leave_out_the_rarest_hundredth_at_each_end(tmp_path
     known = {"clients": np.arange(12), "compared": np.array(12), "true_cluster": np.arange(12) % 3}
     arrays = {"similarity": matrix, "projection": np.zeros((12, 2), np.float16), "cluster": np.arange(12) % 2}
     np.savez(run / "snapshots" / "4.npz", **known, **arrays)
-    (cells,) = inside_shown.marks_of(inside_shown.figure_on(inside_shown.page_of(run), "similarity"), kind="cells")
+    shown = figure_on(page_of(run), "similarity").first_panel.matrix
     # places 1.31 and 129.69: 0.31 of the way from the lowest value to the next one, and the same from above
-    assert cells["range"] == pytest.approx([-0.25 + 0.31 / 128, -0.25 + 64.69 / 128], abs=1e-6)
+    assert (shown.low, shown.high) == pytest.approx((-0.25 + 0.31 / 128, -0.25 + 64.69 / 128), abs=1e-6)
 
 
 def test_a_map_places_the_clients_of_the_last_snapshot_under_their_own_numbers(compared: Any):
-    figure = inside_shown.figure_on(compared, "map")
-    places = [(mark["x"], mark["y"]) for mark in inside_shown.marks_of(figure, 0, "points")]
-    assert places == [([-1, 0.5], [0.5, 0.75]), ([1, 0.75, -0.25], [0.25, -0.25, 1.5]), ([-0.75], [-0.5])]
-    true = [mark["x"] for mark in inside_shown.marks_of(figure, 1, "points")]
-    assert true == [[0.75, 0.5], [1, -1], [-0.75, -0.25]]
-    notes = re.findall("<title>([^<]*)</title>", inside_shown.html_of(compared))
-    assert [note.split("\n") for note in notes if "\n" in note][:2] == [
-        ["client 5", "cluster 0", "true cluster 1", "n_train 15", "accuracy 0.1562"],
-        ["client 12", "cluster 0", "true cluster 0", "n_train 22", "accuracy 0.375"],
+    figure = figure_on(compared, "map")
+    found, true = ([(points.x, points.y) for points in panel.points] for panel in figure.panels)
+    assert found == [([-1, 0.5], [0.5, 0.75]), ([1, 0.75, -0.25], [0.25, -0.25, 1.5]), ([-0.75], [-0.5])]
+    assert [x for x, _ in true] == [[0.75, 0.5], [1, -1], [-0.75, -0.25]]
+    assert [dict(note) for note in figure.first_panel.points[0].notes] == [
+        {"client": 5, "cluster": 0, "true cluster": 1, "name": None, "n_train": 15, "accuracy": 5 / 32},
+        {"client": 12, "cluster": 0, "true cluster": 0, "name": None, "n_train": 22, "accuracy": 12 / 32},
     ]
-    assert "by their similarity in round 7" in figure["alternative text"]
+    assert "by their similarity in round 7" in figure.alt
 
 
 def test_a_sample_has_clients_of_each_cluster_by_its_size():
@@ -346,39 +340,33 @@ def test_a_sample_has_clients_of_each_cluster_by_its_size():
     assert counts.tolist() == [475, 22, 2, 1]  # of 500: 475, 22.5, 2.25, and 1 instead of 0.25
 
 
-def test_the_line_of_a_histogram_of_sizes_is_the_median(tmp_path: Path):
-    figure = inside_shown.pictures_of_data(cases.named_data())["size_histogram"]
-    assert lines(figure)["median 2"][0] == [2, 2]  # sizes 3, 1, 2, 0, 7: the mean is 2.6
-
-
 # Shifts and migrations
 
 SHIFTED = [(2, 0), (6, 0), (3, 1), (5, 2), (8, 2), (7, 3), (7, 4)]  # round, client
 DETECTED = [(2, 0, 0, 0), (4, 0, 0, 1), (11, 0, 1, 1), (1, 1, 0, 0), (9, 2, 1, 0), (10, 3, 0, 2)]
 
 
-def drifting(folder: Path, detected: Sequence[Sequence[int]], *more: str) -> inside_shown.Content:
+def drifting(folder: Path, detected: Sequence[Sequence[int]], *more: str) -> Figure:
     run = one_run(folder, 12)
     write_table(run / "shift.csv", ("round", "client"), rows_of(("round", "client"), SHIFTED))
     columns = ("round", "client", "cluster_before", "cluster_after", *more)
     write_table(run / "migrations.csv", columns, rows_of(columns, detected))
-    return inside_shown.figure_on(inside_shown.page_of(run), "shifts")
+    return figure_on(page_of(run), "shifts")
 
 
 def test_a_timeline_counts_clients_by_round_until_the_last_round_of_the_run(tmp_path: Path):
     figure = drifting(tmp_path, DETECTED)
-    assert figure["axes"][0]["x limits"] == [0.5, 12.5]
-    bars = {mark["label"]: mark for mark in inside_shown.marks_of(figure, 0, "bars")}
-    third = 0.8 / 3
-    assert bars["data shifted"]["height"] == [1, 1, 1, 1, 2, 1]
-    assert bars["data shifted"]["left"] == pytest.approx([k - 0.4 for k in (2, 3, 5, 6, 7, 8)])
-    assert bars["cluster changed"]["left"] == pytest.approx([k - 0.4 + 2 * third for k in (4, 9, 10)])
-    assert "rounds 1 to 12, clients: data shifted 7, drift detected 6, cluster changed 3." in figure["alternative text"]
+    assert figure.first_panel.x_limits == (0.5, 12.5)
+    shifted, _, changed = figure.first_panel.bars
+    assert (shifted.name, changed.name, shifted.height) == ("data shifted", "cluster changed", [1, 1, 1, 1, 2, 1])
+    assert shifted.x == pytest.approx([k - 0.4 for k in (2, 3, 5, 6, 7, 8)])
+    assert changed.x == pytest.approx([k - 0.4 + 2 * 0.8 / 3 for k in (4, 9, 10)])
+    assert "rounds 1 to 12, clients: data shifted 7, drift detected 6, cluster changed 3." in figure.alt
 
 
 def test_a_change_of_cluster_without_a_detection_is_no_detection(tmp_path: Path):
     figure = drifting(tmp_path, [(9, 0, 0, 2, 0), (6, 1, 1, 2, 0), (7, 2, 2, 3, 1)], "detected")
-    assert "clients: data shifted 7, drift detected 1, cluster changed 3." in figure["alternative text"]
+    assert "clients: data shifted 7, drift detected 1, cluster changed 3." in figure.alt
 
 
 # Comparisons
@@ -387,7 +375,7 @@ def test_a_change_of_cluster_without_a_detection_is_no_detection(tmp_path: Path)
 @pytest.fixture
 def comparison(tmp_path: Path) -> Any:
     path = cases.compared_runs(tmp_path)
-    return lambda target: inside_shown.results_of(path, cases.compared_experiments(), [0, 1, 2], target)
+    return lambda target: results_of(path, cases.compared_experiments(), target)
 
 
 def test_a_difference_is_paired_by_seed_with_an_interval_by_students_t(comparison: Callable[..., Any]):
@@ -419,25 +407,6 @@ def test_the_cost_of_a_target_is_known_if_every_run_reaches_it_and_counts_until_
     assert [row["rounds_to_target"] for row in lowest] == pytest.approx([2, 7 / 3, 4 / 3])
 
 
-def test_the_target_of_an_error_is_the_highest_at_the_end_rounded_up(tmp_path: Path):
-    path = cases.compared_runs(tmp_path)
-    for file in [*path.glob("*/*/*.csv"), *path.glob("*/*/summary.json")]:
-        text = file.read_text().replace("accuracy", "mae").replace("max_weighted", "min_weighted")
-        file.write_text(json.dumps(json.loads(text) | {"scores": [MAE]}) if file.suffix == ".json" else text)
-        cases.seal(file.parent)
-    compared = {name: own for name, own in cases.compared_experiments().items() if name != "Oracle"}
-    average, ifca = inside_shown.results_of(path, compared, [0, 1, 2]).rows
-    assert (average["target"], ifca["target"]) == (0.938, 0.938)  # of 0.9375, which 0.937 would not let it reach
-    assert (average["rounds_to_target"], ifca["reached"]) == (1, 3)
-
-
-def test_the_target_of_an_accuracy_is_the_lowest_at_the_end_rounded_down(tmp_path: Path):
-    path = cases.compared_runs(tmp_path)
-    cases.change_summary(path / "IFCA" / "seed-1", **{SCORE: 0.3759})
-    rows = inside_shown.results_of(path, cases.compared_experiments(), [0, 1, 2]).rows
-    assert [row["target"] for row in rows] == [0.375] * 3
-
-
 def test_only_rounds_in_which_all_clients_are_scored_reach_a_target_and_all_of_those_do(tmp_path: Path):
     path = cases.compared_runs(tmp_path)
     for name, counted in (("IFCA", 12), ("Oracle", 10)):  # two of twelve clients have no model in round 2
@@ -448,88 +417,8 @@ def test_only_rounds_in_which_all_clients_are_scored_reach_a_target_and_all_of_t
             rows[1] |= {"clusters/unobserved": 2, "clusters/assigned": 10, "clients/evaluated": counted}
             write_table(path / name / f"seed-{seed}" / "metrics.csv", tuple(rows[0]), rows)
             cases.seal(path / name / f"seed-{seed}")
-    _, ifca, oracle = inside_shown.results_of(path, cases.compared_experiments(), [0, 1, 2], 0.5).rows
+    _, ifca, oracle = results_of(path, cases.compared_experiments(), 0.5).rows
     assert (ifca["rounds_to_target"], oracle["rounds_to_target"]) == (2, 3)
-
-
-def test_clients_that_only_one_of_two_runs_scores_do_not_count_in_their_difference(tmp_path: Path):
-    path = cases.compared_runs(tmp_path)
-    # client, test examples, score: the weighted means are those of the summaries, 0.5 and 0.75
-    scored = {"FedAvg": ((0, 2, 0.5), (1, 6, 0.25), (2, 4, 0.875)), "IFCA": ((0, 2, 0.0), (1, 6, 1.0))}
-    for name, found in scored.items():
-        rows = [{"client": k, "n_test": size, "accuracy": score, "newcomer": 0} for k, size, score in found]
-        write_table(path / name / "seed-0" / "clients.csv", CLIENTS, rows)
-    cases.seal(path / "FedAvg" / "seed-0")
-    counts = {"clusters/unobserved": 2, "clusters/assigned": 10, "clients/evaluated": 10}
-    cases.change_summary(path / "IFCA" / "seed-0", **counts)
-    _, row, _ = inside_shown.results_of(path, cases.compared_experiments(), [0, 1, 2], 0.5).rows
-    assert (row["pairs"], row["pairs_over_shared_clients"]) == (3, 1)
-    # under seed 0: 6 of 8 examples against 2.5 of 8; a mean over clients would be 0.5 against 0.375
-    assert row["difference"] == pytest.approx(((6 - 2.5) / 8 - 0.25 + 0.5) / 3)
-
-
-def gaps_of(path: Path, **accuracies: Sequence[float]) -> list[Any]:
-    cases.compared_runs(path)
-    for name, values in accuracies.items():
-        for seed, value in enumerate(values):
-            cases.change_summary(path / name / f"seed-{seed}", **{SCORE: value})
-    return inside_shown.results_of(path, cases.compared_experiments(), [0, 1, 2], 0.5).rows
-
-
-def test_a_gap_is_that_between_means_over_the_seeds(tmp_path: Path):
-    rows = gaps_of(tmp_path, FedAvg=(0.5, 0.25, 0.75), IFCA=(0.5625, 0.375, 0.75), Oracle=(0.75, 0.5625, 1.0))
-    # gains in sixteenths: IFCA 1, 2, 0, Oracle 4, 5, 4; best seeds would give 2 / 5
-    assert [row["gap_closed"] for row in rows] == pytest.approx([0, 3 / 13, 1])
-
-
-def test_a_gap_that_cannot_be_told_from_none_is_blank(tmp_path: Path):
-    rows = gaps_of(tmp_path, FedAvg=(0.5, 0.25, 0.75), IFCA=(0.25, 0.25, 0.5), Oracle=(0.25, 0.5625, 0.75))
-    assert [row["gap_closed"] for row in rows] == [None, None, None]
-
-
-def test_the_first_line_of_a_comparison_is_its_verdict(tmp_path: Path):
-    gaps_of(tmp_path, FedAvg=(0.5, 0.25, 0.75), IFCA=(0.25, 0.25, 0.5), Oracle=(0.875, 0.5625, 1.0))
-    page = inside_shown.page_of(tmp_path)
-    assert page.lines[:2] == [
-        # Oracle's gains are 0.375, 0.3125 and 0.25: t is 17.3, p is 0.003; those of IFCA are -0.25, 0 and -0.25
-        "Test accuracy: Oracle is better than FedAvg; IFCA cannot be told from FedAvg (paired t tests over seeds at "
-        "5 %, with Holm's correction).",
-        "Test accuracy after the last round: FedAvg 0.521, IFCA 0.688, Oracle 0.875.",
-    ]
-    assert ComparisonTables(tmp_path).notes[0] == page.lines[0]
-    table = page.sections[0].blocks[1]
-    assert (table.title, page.lines[0] in table.note) == ("Compared seed by seed", False)
-
-
-# Statistics
-
-
-def test_an_interval_is_that_of_students_t_and_a_deviation_that_of_a_sample():
-    found, (mean, deviation) = interval([1.0, 2.0, 4.0]), (7 / 3, sqrt((16 / 9 + 1 / 9 + 25 / 9) / 2))
-    assert (found.mean, found.margin) == pytest.approx((mean, T2 * deviation / sqrt(3)), rel=1e-6)
-    assert found.deviation == pytest.approx(deviation)
-    pair = paired_difference({1: 0.5, 2: 0.75, 3: 0.0}, {2: 0.25, 1: 0.375, 4: 1.0})  # 0.125 and 0.5
-    assert (pair.mean, pair.low) == pytest.approx((0.3125, 0.3125 - T1 * 0.1875), rel=1e-6)
-
-
-def test_rank_one_is_the_best_of_each_data_set_and_equal_scores_share_their_ranks():
-    table = {
-        "x": {"a": 0.1, "b": 0.5, "c": 0.9},
-        "y": {"a": 0.5, "b": 0.5, "c": 0.7},
-        "z": {"a": 0.3, "b": 0.8, "c": 0.6},
-    }
-    assert dict(friedman(table).mean_ranks) == pytest.approx({"c": 4 / 3, "b": 5.5 / 3, "a": 8.5 / 3})
-    assert list(friedman(table, higher_is_better=False).mean_ranks) == ["a", "b", "c"]
-
-
-def test_groups_of_methods_that_do_not_differ_are_the_largest_ones():
-    names, sets = "abcdef", range(12)
-    # ranks are the same on all data sets; those that differ by 2.18 or more are told apart with twelve of them
-    found = friedman({str(k): {name: 1.0 - place for place, name in enumerate(names)} for k in sets})
-    assert found.critical_difference == pytest.approx(2.85 * sqrt(6 * 7 / (6 * 12)), rel=2e-3)
-    assert found.groups == [("a", "b", "c"), ("b", "c", "d"), ("c", "d", "e"), ("d", "e", "f")]
-    wider = friedman({str(k): {name: 1.0 - place for place, name in enumerate(names)} for k in range(4)})
-    assert wider.groups == [("a", "b", "c", "d"), ("b", "c", "d", "e"), ("c", "d", "e", "f")]
 
 
 # Searches
@@ -562,14 +451,14 @@ def study(tmp_path: Path) -> Path:
     return write_study(tmp_path / "study", trials)
 
 
-def points(figure: inside_shown.Content, number: int = 0) -> dict[str, list[tuple[float, float]]]:
-    marks = inside_shown.marks_of(figure, number, "points")
-    return {mark["label"]: list(zip(mark["x"], mark["y"], strict=True)) for mark in marks}
+def points(figure: Figure, number: int = 0) -> dict[str, list[tuple[float, float]]]:
+    parts = figure.panels[number].points
+    return {figure.styles[part.name].label: list(zip(part.x, part.y, strict=True)) for part in parts}
 
 
 def test_the_best_so_far_is_that_of_finished_trials_and_a_failed_one_is_at_the_lower_edge(study: Path):
-    figure = inside_shown.pictures_of_search(study)["history"]
-    x, y = lines(figure)["best so far"]
+    figure = figure_on(page_of(study), "history")
+    x, y = lines_of(figure)["best so far"]
     assert sorted(set(zip(x, y, strict=True))) == [
         *((0, 0.5), (1, 0.5), (2, 0.5), (2, 0.75), (3, 0.75), (4, 0.75), (6, 0.75), (7, 0.75))
     ]
@@ -579,23 +468,16 @@ def test_the_best_so_far_is_that_of_finished_trials_and_a_failed_one_is_at_the_l
 
 
 def test_the_front_is_of_finished_trials_that_none_beats_in_both(study: Path):
-    found = points(inside_shown.pictures_of_search(study)["pareto"])
+    figure = figure_on(page_of(study), "pareto")
     # 0.75 for 2.25 MiB costs more than 0.75 for 2 MiB, which is therefore the best, too
-    assert found["finished"] == [(3.0, 0.5), (2.0, 0.75), (1.0, 0.625), (2.5, 0.5625), (2.25, 0.75)]
-    line = lines(inside_shown.pictures_of_search(study)["pareto"])["Pareto front"]
-    assert line == ([1.0, 2.0, 2.0], [0.625, 0.625, 0.75])
-
-
-def test_a_slice_places_each_trial_by_its_own_value(study: Path):
-    figure = inside_shown.pictures_of_search(study)["slices"]
-    assert points(figure)["finished"] == [(0.05, 0.5), (0.1, 0.75), (0.15, 0.625), (0.0, 0.5625), (0.3, 0.75)]
-    assert points(figure, 1)["finished"] == [(2, 0.5), (2, 0.75), (2, 0.625), (2, 0.5625), (3, 0.75)]
+    assert points(figure) == {"finished": [(3.0, 0.5), (2.0, 0.75), (1.0, 0.625), (2.5, 0.5625), (2.25, 0.75)]}
+    assert lines_of(figure) == {"Pareto front": ([1.0, 2.0, 2.0], [0.625, 0.625, 0.75])}
 
 
 def test_a_slice_has_the_trials_that_have_its_parameter(tmp_path: Path):
     values = [{cases.CLUSTERS_OF: 2}, {ETA: 0.25}, {ETA: 0.125}, {cases.CLUSTERS_OF: 3}, {ETA: 0.0625}]
     write_study(tmp_path, [own | {METRIC: 0.125 * (5 - number)} for number, own in enumerate(values)])
-    figure = inside_shown.pictures_of_search(tmp_path)["slices"]
+    figure = figure_on(page_of(tmp_path), "slices")
     assert points(figure)["finished"] == [(0.25, 0.5), (0.125, 0.375), (0.0625, 0.125)]
     assert points(figure, 1)["finished"] == [(2, 0.625), (3, 0.25)]
 
@@ -603,27 +485,17 @@ def test_a_slice_has_the_trials_that_have_its_parameter(tmp_path: Path):
 def test_a_slice_over_decades_is_logarithmic_and_words_are_in_their_order(tmp_path: Path):
     values = enumerate([(0.25, "b"), (0.001, "c"), (0.02, "a")])
     write_study(tmp_path, [{ETA: eta, cases.CLUSTERS_OF: word, METRIC: 0.125 * (5 - k)} for k, (eta, word) in values])
-    figure = inside_shown.pictures_of_search(tmp_path)["slices"]
-    assert [axes.get("x scale") for axes in figure["axes"]] == ["log", None]
-    assert figure["axes"][1]["x ticks"] == {"0": "a", "1": "b", "2": "c"}
+    figure = figure_on(page_of(tmp_path), "slices")
+    assert [panel.log_x for panel in figure.panels] == [True, False]
+    assert figure.panels[1].x_ticks == {0: "a", 1: "b", 2: "c"}
     assert points(figure, 1)["finished"] == [(1, 0.625), (2, 0.5), (0, 0.375)]
 
 
 def test_a_trial_that_repeats_a_setting_is_not_counted_among_the_finished_ones(study: Path):
-    page = inside_shown.page_of(study)
+    page = page_of(study)
     assert page.lines[0].startswith(f"7 trials, 5 of them finished. The best, 0002, has {METRIC} 0.7500: ")
-    (first, *_) = inside_shown.shown(page)["sections"][0]["blocks"]
-    assert first["paragraph"].startswith("7 trials: 5 finished, 1 stopped, 1 failed; 1 setting had been tried before.")
-
-
-def test_new_seeds_are_compared_on_test_data_seed_by_seed(study: Path):
-    cases.compared_runs(study / "repeats", [("Oracle", seed) for seed in range(3)])
-    for old, name in (("FedAvg", "default"), ("IFCA", "0003")):
-        (study / "repeats" / old).rename(study / "repeats" / name)
-    inside_shown.compare_on_new_seeds(study)
-    (table,) = [b for b in inside_shown.shown(inside_shown.page_of(study))["sections"][0]["blocks"] if "table" in b]
-    mean, half = 0.5 / 3, T2 * sqrt(((0.25 - 0.5 / 3) ** 2 + (-0.25 - 0.5 / 3) ** 2 + (0.5 - 0.5 / 3) ** 2) / 2 / 3)
-    assert f"{mean:+.3f} [{mean - half:+.3f}, {mean + half:+.3f}]" in table["rows"][2]
+    text = page.sections[0].blocks[0].text
+    assert text.startswith("7 trials: 5 finished, 1 stopped, 1 failed; 1 setting had been tried before.")
 
 
 def test_importance_is_known_from_the_tenth_finished_trial_on():
@@ -636,35 +508,10 @@ def test_importance_is_known_from_the_tenth_finished_trial_on():
 # The terminal
 
 
-def test_the_end_of_a_run_has_the_last_scores_gains_of_which_more_is_better_and_sizes_without_newcomers(tmp_path: Path):
-    mae, ends = Score("mae", higher_is_better=False), []
-    # clients 0 and 1 in cluster 0, 2 to 4 in cluster 3, and a newcomer in cluster 0
-    for name, values in {"IFCA": (0.5, 1.0, 0.375, 0.75, 0.25), "FedAvg": (0.75, 1.5, 0.25, 0.75, 0.5)}.items():
-        clusters = (0, 0, 3, 3, 3, 0)
-        known = enumerate(zip(clusters, (*values, 9.0), strict=True))
-        rows = [{"client": k, "cluster": c, "n_test": 8, "mae": v, "newcomer": int(k == 5)} for k, (c, v) in known]
-        (tmp_path / name).mkdir()
-        write_table(tmp_path / name / "clients.csv", client_columns((mae,)), rows)
-        summary = {"algorithm": name, "seed": 0, "clusters/ari": None, "clusters/silhouette": None}
-        summary |= {
-            "test/weighted_mae": sum(values) / 5,
-            "test/mean_mae": sum(values) / 5,
-            "test/worst10_mae": max(values),
-        }
-        summary |= {"scores": [MAE], "clusters/unobserved": 0, "clusters/assigned": 5}
-        summary |= {"clients/evaluated": 5, "traffic/mib": 1.0, "time/elapsed_seconds": 9.0}
-        ends.append(FinishedRun(tmp_path / name, summary))
-    text = inside_shown.end_of_run(FinishedRun(ends[0].path, ends[0].summary, ends[1]))
-    # errors fall by 0.25, 0.5, -0.125, 0 and 0.25: 0.875 in all, and one of five clients loses
-    assert "Gain per client over FedAvg: +0.175 on average; 20% of clients lose." in text
-    assert "Cluster sizes: 2, 3." in text
-    assert text.splitlines()[1].split() == ["IFCA", "0.575", "0.575", "1.000", "1.0", "9.0"]
-
-
 def test_the_time_left_of_a_resumed_run_is_that_of_its_own_rounds():
     (row,) = cases.usual_rows([4])
     # rounds 5 and 6 took 3 s, and four are left; by all six rounds it would be 2 s
-    line = inside_shown.lines_of_rounds([row | {"round": 6}], [3.0], rounds=10, completed=4)
+    line = lines_of_rounds([row | {"round": 6}], [3.0], rounds=10, completed=4)
     assert line == "CFL  round 6/10  val accuracy 0.62  clusters 3  ARI 0.69  6 s left\n"
 
 
@@ -673,25 +520,13 @@ def test_each_split_has_its_own_loss_and_each_newcomer_its_own_closeness():
         "validation": {"right": [1, 3, 0], "count": [2, 4, 0], "loss": [1.0, 2.0, 0.0]},
         "test": {"right": [1, 6, 4], "count": [2, 8, 4], "loss": [1.0, 2.5, 7.0]},
     }
-    rows = [line.split() for line in inside_shown.scores_of_splits(splits).splitlines()[1:]]
+    rows = [line.split() for line in scores_of_splits(splits).splitlines()[1:]]
     assert rows[0] == ["validation", "2", "0.667", "0.625", "0.500", "0.500"]  # 4 of 6; 1/2 and 3/4; 3 of 6
     assert rows[1] == ["test", "3", "0.786", "0.750", "0.500", "0.750"]  # 11 of 14; 1/2, 3/4 and 1; 10.5 of 14
     closeness = [[0.25, 0.125, 0.75], [0.5, 0.0625, 0.375], [-0.5, 0.3125, -0.25]]
-    text = inside_shown.table_of_newcomers([2, 0, 1], [False] * 3, closeness)
+    text = table_of_newcomers([2, 0, 1], [False] * 3, closeness)
     assert [line.split() for line in text.splitlines()[1:4]] == [
         ["0", "2", "0.750", "0", "(0.250)"],
         ["1", "0", "0.500", "2", "(0.375)"],
         ["2", "1", "0.312", "2", "(-0.250)"],
     ]
-
-
-# Pages
-
-
-def test_names_are_text(tmp_path: Path):
-    (tmp_path / "<i>x").mkdir()
-    run = made_run(tmp_path / "<i>x" / "<b>run", [metric_row(1)], snapshots=0, over=False)
-    (run / "clusters.csv").unlink()
-    html = inside_shown.html_of(inside_shown.page_of(run))
-    assert "&lt;b&gt;run" in html
-    assert "<b>run" not in html

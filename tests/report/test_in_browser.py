@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,6 @@ import pytest
 from golden_cases import searched_study
 from inside_shown import html_of, page_of
 from made_runs import add_own_tables, made_run
-
-from lit_cfl.report import overview
-from lit_cfl.report.blocks import Table
-from lit_cfl.scores import ACCURACY
 
 pytestmark = [
     pytest.mark.nightly,
@@ -104,24 +99,3 @@ def test_points_of_a_map_have_titles_and_tab_reaches_links_and_folded_parts(driv
             break
     driver.switch_to.active_element.send_keys(Keys.ENTER)
     assert driver.execute_script("return document.querySelectorAll('details[open]').length") == 1
-
-
-def test_a_comparison_over_seeds_fits_a_page_of_1200_pixels(driver: Any, tmp_path: Path):
-    page = page_of(made_run(tmp_path / "run"))
-    head = ["algorithm", "seeds", *overview._columns(ACCURACY)]
-    cells = {
-        "seeds": 5,
-        "traffic, MiB": "1024.5 ± 100.3",
-        "time, s": "3512.5 ± 210.7",
-        "clusters": "4.67 ± 2.08",
-        "round": "30",
-    }
-    row = ["FedGroup, with a long name (2)", *(cells.get(name, "0.428 ± 0.017") for name in head[1:])]
-    (first, *others) = page.sections
-    page = replace(page, sections=[replace(first, blocks=[Table("Results", head, [row] * 3)]), *others])
-    (tmp_path / "page.html").write_text(html_of(page), "utf-8")
-    for width, is_cut in ((1200, False), (390, True)):  # on a narrow screen, the table is scrolled
-        show(driver, tmp_path / "page.html", width)
-        cut = "const box = document.querySelector('.scroll'); return box.scrollWidth > box.clientWidth"
-        assert driver.execute_script(cut) is is_cut
-    assert driver.execute_script("return document.querySelector('td.spread').textContent") == "0.428 ±\u00a00.017"

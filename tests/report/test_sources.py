@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import inside_shown
 import numpy as np
 import pytest
 from filelock import FileLock
-from inside_shown import page_of, table_on
+from inside_shown import figure_on, lines_of, page_of, table_on
 from made_runs import config, made_run, metric_row, write_table
 
 from lit_cfl.data.partition_file import save_partition
@@ -20,18 +19,6 @@ from lit_cfl.storage.config_file import write_config
 
 def names(page: Any) -> set[str]:
     return {figure.name for figure in page.figures}
-
-
-def of_curve(page: Any, name: str) -> tuple[list[float], list[float]]:
-    (line,) = inside_shown.marks_of(inside_shown.figure_on(page, name), kind="line")
-    return line["x"], line["y"]
-
-
-def test_runs_on_other_data_are_refused_with_what_differs(tmp_path: Path):
-    nine = {"class_path": "lit_cfl.datamodules.Digits", "init_args": {"num_clients": 9, "partition_seed": None}}
-    first, other = made_run(tmp_path / "first"), made_run(tmp_path / "other", data=nine)
-    with pytest.raises(InputError, match=r"first and .*other .*data\.init_args\.num_clients: 8 -> 9"):
-        page_of(first, other)
 
 
 def test_runs_with_equal_options_on_changed_data_are_refused(tmp_path: Path):
@@ -113,7 +100,7 @@ def test_rows_with_words_and_values_that_are_no_numbers_are_gaps(tmp_path: Path)
     rows[4]["test/loss"] = "oops"
     run = made_run(tmp_path / "run", rows, over=False)
     page = page_of(run)
-    assert of_curve(page, "test-weighted_accuracy") == ([1, 3], [0.25, 0.75])
+    assert lines_of(figure_on(page, "test-weighted_accuracy")) == {"CFL": ([1, 3], [0.25, 0.75])}
     assert f"{run / 'metrics.csv'} is damaged: 1 of its 5 rows cannot be read." in page.problems
 
 

@@ -4,7 +4,6 @@ import getpass
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,7 +19,6 @@ from processes import descendants, in_child, resume, start, wait
 from wandb_runs import (
     KEY,
     Receiver,
-    entries,
     folders,
     history,
     logged,
@@ -35,7 +33,7 @@ from wandb_runs import (
 
 from lit_cfl.runs.load_run import load_run
 from lit_cfl.runs.run_directory import RunDirectory
-from lit_cfl.tracking.offline import folders_of, sync_line
+from lit_cfl.tracking.offline import sync_line
 from lit_cfl.tracking.trackers import Trackers
 
 pytestmark = pytest.mark.nightly  # each test starts a process, and most of them the service of wandb
@@ -69,7 +67,7 @@ def artifacts(folder: Path) -> list[Any]:
     return requested + of_kind(folder, "artifact")
 
 
-def test_a_run_and_its_baseline_are_kept_offline_with_every_figure_and_one_line_says_how_to_upload_them(offline: Path):
+def test_a_run_and_its_baseline_are_kept_offline_with_every_figure_and_picture(offline: Path):
     line = f"W&B keeps this offline; `wandb sync {offline}/run/wandb {offline}/run/baseline/wandb` uploads it"
     assert notes(offline / "output.txt") == [line]
     names = []
@@ -79,9 +77,7 @@ def test_a_run_and_its_baseline_are_kept_offline_with_every_figure_and_one_line_
         assert [numbers(row) for row in logged(run)] == own_rows(run)
     assert [name[:12] for name in names] == ["offline-run-"] * 2
     assert names[0][-8:] != names[1][-8:]
-
-
-def test_pictures_stand_in_the_entry_of_their_round(offline: Path):
+    # pictures stand in the entry of the last round
     rows = logged(offline / "run")
     media = [{name.partition(".")[0] for name in row if "." in name} for row in rows]
     drawn = {f"pictures/{name}" for name in ("curve", "similarity", "map", "memberships", "histogram")}
@@ -89,7 +85,6 @@ def test_pictures_stand_in_the_entry_of_their_round(offline: Path):
     for name in drawn:
         picture = folders(offline / "run")[0] / "files" / str(rows[-1][f"{name}.path"])
         assert picture.read_bytes().startswith(b"\x89PNG")
-    assert sum(rows[-1]["clients/accuracy.values"]) == rows[-1]["clients/evaluated"]
 
 
 def test_names_configuration_and_summary_are_logged_and_round_is_the_step(offline: Path):
@@ -112,8 +107,6 @@ def test_artifact_holds_models_memberships_and_partition(offline: Path):
     assert sorted(models) == ["0", "1", "2", "3", "global"]
     for name, value in load_run(offline / "run").module(2).state_dict().items():
         assert torch.equal(value, models["2"][name])
-    for name in ("memberships.npz", "partition.npz"):
-        assert (folder / "artifact" / name).read_bytes() == (offline / "run" / name).read_bytes()
 
 
 def test_nothing_of_machine_user_and_folders_is_logged_but_where_files_wait(offline: Path):
@@ -171,7 +164,7 @@ def kill_after(rounds: int, words: list[str], run: Path, already: int) -> None:
     os.kill(child, signal.SIGKILL)
     assert wait(child) == -signal.SIGKILL
     (torn,) = folders(run)[-1].glob("*.wandb")
-    os.truncate(torn, list(entries(torn.read_bytes()))[-1][0] - 5)
+    os.truncate(torn, torn.stat().st_size - 5)
 
 
 def test_run_that_was_killed_twice_and_extended_is_uploaded_with_every_round_once(output: Path, tmp_path: Path):
@@ -218,9 +211,8 @@ def test_run_killed_after_its_summary_is_concluded_by_a_resume(output: Path, tmp
         ({"API_KEY": KEY, "BASE_URL": REFUSES}, f"{REFUSES} does not answer"),
         ({"API_KEY": KEY}, "401"),  # a server that rejects the key
         ({"BASE_URL": REFUSES, "MODE": "offline"}, "no key is set"),
-        ({"API_KEY": "short", "BASE_URL": REFUSES}, "API key must have 40+ characters"),
     ],
-    ids=["no server", "wrong key", "no key", "short key"],
+    ids=["no server", "wrong key", "no key"],
 )
 def test_a_run_that_cannot_be_online_is_offline_with_one_notice(
     variables: dict[str, str], why: str, output: Path, tmp_path: Path
@@ -237,9 +229,8 @@ def test_a_run_that_cannot_be_online_is_offline_with_one_notice(
         assert [numbers(row) for row in logged(run)] == own_rows(run)
 
 
-@pytest.mark.parametrize("mode", ["offline", "disabled"])
-def test_a_run_stays_offline_after_wandb_offline(mode: str, output: Path, tmp_path: Path):
-    (tmp_path / "settings").write_text(f"[default]\nmode = {mode}\n")  # the line that `wandb offline` writes
+def test_a_run_stays_offline_after_wandb_offline(output: Path, tmp_path: Path):
+    (tmp_path / "settings").write_text("[default]\nmode = offline\n")  # the line that `wandb offline` writes
     server = Receiver()
 
     def prepare() -> None:
@@ -250,14 +241,6 @@ def test_a_run_stays_offline_after_wandb_offline(mode: str, output: Path, tmp_pa
     assert server.sent == []
     assert [line[:24] for line in notes(output)] == ["W&B keeps this offline; "]
     assert [numbers(row) for row in logged(tmp_path / "run")] == own_rows(tmp_path / "run")
-
-
-def test_folder_that_cannot_be_written_leaves_wandb_out_with_one_notice(output: Path, tmp_path: Path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "wandb").write_text("in the way")
-    assert tracked(tmp_path / "run", "--baseline", "null") == 0
-    assert [line.startswith("W&B failed and is left out of the rest of this run") for line in notes(output)] == [True]
-    assert len(own_rows(tmp_path / "run")) == 4
 
 
 def test_when_its_service_dies_wandb_is_left_out_with_one_notice_and_the_next_run_has_another(
@@ -278,32 +261,12 @@ def test_when_its_service_dies_wandb_is_left_out_with_one_notice_and_the_next_ru
     assert [numbers(row) for row in logged(tmp_path / "run" / "baseline")] == own_rows(tmp_path / "run" / "baseline")
 
 
-ON_A_SMALL_DISK = """
-mkdir -p run/wandb
-mount -t tmpfs -o size=96k none run/wandb
-"$@" || exit
-df --output=avail run/wandb
-cp -r run/wandb kept
-"""
-
-
 def test_on_a_full_disk_wandb_is_left_out_with_one_notice_and_the_run_continues(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    unshare = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
-    may = shutil.which("unshare") is not None
-    if not may or subprocess.run([*unshare, "mount -t tmpfs none /mnt"], check=False).returncode:
-        pytest.skip("nobody may mount a small disk here")
-    words = start(Path("run"), "--baseline", "null", "--pictures.formats", "[]", rounds=80)
-    command = [*unshare, ON_A_SMALL_DISK, "sh", sys.executable, "-m", "lit_cfl", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert len(own_rows(Path("run"))) == 80
-    first, second = (line for line in done.stderr.splitlines() if line.startswith("Note: "))
-    assert first.startswith("Note: W&B failed and is left out of the rest of this run (OSError")
-    assert int(done.stdout.split()[-1]) < 10, done.stderr  # KiB
-    assert second.startswith("Note: W&B keeps this offline")
-    kept = [row["round"] for folder in folders_of(Path("kept"), "*") for row in history(folder)]
-    assert kept == list(range(1, len(kept) + 1))
-    assert 10 < len(kept) < 80
+    monkeypatch.setattr("lit_cfl.tracking.wandb_run._MIN_FREE", 2**60)  # wandb itself does not notice a full disk
+    assert tracked(tmp_path / "run", "--baseline", "null", MODE="offline") == 0
+    first, second = notes(output)
+    assert first.startswith("W&B failed and is left out of the rest of this run (OSError")
+    assert second.startswith("W&B keeps this offline")
+    assert len(own_rows(tmp_path / "run")) == 4
