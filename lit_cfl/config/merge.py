@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import is_dataclass
 from typing import Any
 
@@ -75,8 +76,12 @@ def _put(root: type, given: dict[str, Any], option: str, value: Any) -> None:
     for part in above:
         below = node.get(part)
         if isinstance(below, str):
-            below = parse_yaml(below) if below in _NULL or below.startswith("{") else {"class_path": below}
-        node[part] = below = below if isinstance(below, dict) else {}
+            below = parse_yaml(below) if below in _NULL or below[:1] in ("{", "[") else {"class_path": below}
+        if isinstance(below, list) and below:  # of a list of classes, the last one
+            entry = {"class_path": below[-1]} if isinstance(below[-1], str) else deepcopy(below[-1])
+            node[part], below = [*below[:-1], entry], entry
+        else:
+            node[part] = below = below if isinstance(below, dict) else {}
         if "class_path" in below:
             below["init_args"] = below.get("init_args") or {}
         node = below["init_args"] if "class_path" in below else below

@@ -35,6 +35,14 @@ def test_a_class_may_come_before_or_after_its_options(words: list[str], expected
     assert (found["class_path"].rpartition(".")[2], found["init_args"]["num_clusters"]) == expected
 
 
+def test_an_option_below_a_list_of_classes_is_that_of_the_last_class():
+    two = "[{class_path: SwapAll, init_args: {}}, {class_path: LabelDrift, init_args: {share: 0.5}}]"
+    for words in (["--data.shift.start", "3"], ["--data.shift", two, "--data.shift.start", "3"]):
+        found = read("--config", "feddrift/digits", *words)["data"]["init_args"]["shift"]
+        assert (found[-1]["class_path"].rpartition(".")[2], found[-1]["init_args"]["start"]) == ("LabelDrift", 3)
+    assert (len(found), found[-1]["init_args"]["share"]) == (2, 0.5)
+
+
 def test_another_algorithm_leaves_a_list_of_classes_as_it_is():
     found = read("--config", "flexcfl/digits", "--algorithm", "FedAvg")
     assert found["data"]["init_args"]["shift"] == read("--config", "flexcfl/digits")["data"]["init_args"]["shift"] != []
