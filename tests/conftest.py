@@ -97,3 +97,10 @@ def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CHILD_OUTPUT", str(tmp_path / "output.txt"))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "output.txt"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Runs the tests of a file that share Ray in one process."""
+    for item in items:
+        if item.get_closest_marker("ray"):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))

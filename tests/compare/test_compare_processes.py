@@ -132,6 +132,7 @@ def test_every_seed_runs_once_in_its_folder_and_failures_are_returned(
     assert {directory: (directory / "summary.json").stat().st_mtime_ns for directory in ended} == written
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_runs_side_by_side_have_the_same_bits_and_are_told_apart(
     tmp_path: Path, cluster: None, capsys: pytest.CaptureFixture[str]

@@ -21,6 +21,7 @@ class Counted(Digits):
 
 
 @pytest.mark.ray
+@pytest.mark.nightly
 def test_data_are_loaded_once_for_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: None):
     (tmp_path / "counted_digits.py").write_text(MODULE)
     data = {"class_path": "counted_digits.Counted", "init_args": {"num_clients": 8}}

@@ -149,6 +149,7 @@ def gone(pid: int) -> bool:
     return False
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_ray_that_is_started_for_a_run_gives_the_trainers_result_and_ends_with_the_run(monkeypatch: pytest.MonkeyPatch):
     """Must run before the tests with the fixture `cluster`, whose Ray lives until the end of this file."""
@@ -172,6 +173,7 @@ def test_ray_that_is_started_for_a_run_gives_the_trainers_result_and_ends_with_t
     assert all(gone(pid) for pid in started)
 
 
+@pytest.mark.nightly
 def test_a_client_may_train_twice_in_chunks_of_two_and_in_any_order(
     two_workers: Engine, task: TaskFactory, monkeypatch: pytest.MonkeyPatch
 ):
@@ -191,6 +193,7 @@ def test_a_client_may_train_twice_in_chunks_of_two_and_in_any_order(
     assert torch.equal(chunked.losses.nan_to_num(-1), expected.losses.nan_to_num(-1))
 
 
+@pytest.mark.nightly
 def test_a_module_that_writes_into_its_parameters_changes_no_stored_model(cluster: None):
     class Shrinking(Classification):
         def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -234,6 +237,7 @@ def test_functions_run_on_clients_in_the_workers(two_workers: Engine, task: Task
     assert "on client 4" in caught.value.__notes__[0]
 
 
+@pytest.mark.nightly
 def test_examples_are_stored_once_a_run_and_a_model_once_a_fit(two_workers: Engine, monkeypatch: pytest.MonkeyPatch):
     stored = []
     work = two_workers.at(4, made_data())
@@ -270,6 +274,7 @@ def asleep() -> None:
     sleep(60)
 
 
+@pytest.mark.nightly
 def test_other_workers_take_over_where_a_lost_one_cannot_be_replaced(
     two_workers: Engine, order: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ):
@@ -282,6 +287,7 @@ def test_other_workers_take_over_where_a_lost_one_cannot_be_replaced(
     assert torch.equal(fit(two_workers, 4, 2), expected[[3, 1]])
 
 
+@pytest.mark.nightly
 def test_nobody_waits_for_ever_for_a_worker_that_does_not_start(cluster: None, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ray_engine, "_START_SECONDS", 0.0)
     engine = engine_of(linear)
@@ -290,6 +296,7 @@ def test_nobody_waits_for_ever_for_a_worker_that_does_not_start(cluster: None, m
     engine.close()
 
 
+@pytest.mark.nightly
 def test_chunks_become_smaller_for_all_when_a_worker_runs_out_of_memory(
     one_worker: Engine, order: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ):
@@ -357,6 +364,7 @@ def forbidden(*given: object) -> None:
     raise AssertionError("the driver computes")
 
 
+@pytest.mark.nightly
 def test_a_driver_without_a_gpu_trains_and_scores_on_that_of_the_cluster(
     cluster: None, monkeypatch: pytest.MonkeyPatch
 ):
@@ -390,6 +398,7 @@ def test_a_driver_without_a_gpu_trains_and_scores_on_that_of_the_cluster(
     spread.close()
 
 
+@pytest.mark.nightly
 def test_run_can_be_ended_while_workers_train_and_is_resumed_afterwards(
     one_worker: Engine, monkeypatch: pytest.MonkeyPatch
 ):
@@ -404,6 +413,7 @@ def test_run_can_be_ended_while_workers_train_and_is_resumed_afterwards(
     assert torch.equal(fit(one_worker, 2), expected)
 
 
+@pytest.mark.nightly
 def test_round_fails_with_the_clients_named_when_workers_die_again_and_again(
     one_worker: Engine, order: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ):
@@ -413,6 +423,7 @@ def test_round_fails_with_the_clients_named_when_workers_die_again_and_again(
         fit(one_worker, 3, 0, 2, round=7)
 
 
+@pytest.mark.nightly
 def test_a_task_that_cannot_be_sent_and_a_cluster_without_room_are_refused(cluster: None):
     with socket.socket() as connection, pytest.raises(InputError, match="the task cannot be sent"):
         fit(engine_of(lambda: Classification(MCLR([5], 3 if connection else 2))), 2)

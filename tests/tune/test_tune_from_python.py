@@ -20,6 +20,7 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.ray
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cluster")
 def test_content_of_a_study_is_searched_and_its_tables_come_back():
     lines: list[str] = []
