@@ -13,7 +13,7 @@ from typing import Any
 from lit_cfl.config import catalogue
 from lit_cfl.config.files import append_to_path, read_config
 from lit_cfl.config.live_options import find_class, options_of, parts_of
-from lit_cfl.config.words import given_options
+from lit_cfl.config.words import given_options, split_list
 from lit_cfl.errors import InputError, LineParser, spell_range, suggest
 from lit_cfl.storage.given_paths import expand_home, require_own_kind, suggest_directory
 
@@ -125,10 +125,11 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--algorithms",
         nargs="+",
+        action="extend",
         metavar="WHAT",
         help="Algorithms to compare, each as described below; the first is the reference.",
     )
-    add("--seeds", nargs="+", metavar="N", help="Seeds, in place of the file's.")
+    add("--seeds", nargs="+", action="extend", metavar="N", help="Seeds, in place of the file's.")
     add("--compare_dir", metavar="DIR", help="Directory of the comparison (default: runs/<name>-compare-<time>).")
     add("--resume", metavar="DIR", help="Resume a comparison with its recorded options.")
     add(
@@ -314,6 +315,9 @@ def _entry(word: str, own: Section | None) -> ComparedAlgorithm:
         words = tuple(
             f"--{option}={value if isinstance(value, str) else json.dumps(value)}" for option, value in kept.items()
         )
+    elif "," in what:
+        apart = " ".join(split_list(what))
+        raise InputError(f"--algorithms has {word!r}; separate algorithms by spaces: --algorithms {apart}")
     else:
         mine = own is not None and what in (own["class_path"], _short(own["class_path"]))
         found, code = own if mine and own is not None else {"class_path": what}, ()

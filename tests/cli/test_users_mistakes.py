@@ -140,8 +140,9 @@ report a_run --figures all.png => --figures | all.png | folder
 compare --algorithms FedAvg => --config quickstart
 compare patients.yaml --algorithms FedAvg => --config patients.yaml
 compare --config quickstart => --algorithms | FedAvg
+COMPARE FedAvg,IFCA => FedAvg,IFCA | --algorithms FedAvg IFCA
+COMPARE [FedAvg,IFCA] => [FedAvg,IFCA] | --algorithms FedAvg IFCA
 COMPARE FedAvg FedAvgg => FedAvgg | FedAvg
-COMPARE FedAvg,FedGruop => FedGruop | FedGroup
 COMPARE FedAvg ifca/digitz => ifca/digitz | ifca/digits
 COMPARE FedAvg half.yaml => half.yaml | algorithm | class_path
 COMPARE IFCA IFCA => IFCA | twice | A=IFCA B=IFCA

@@ -106,3 +106,9 @@ def test_later_files_replace_options_of_earlier_ones_as_in_a_run():
     assert (compared["data"]["init_args"]["test"], compared["data"]["init_args"]["validation"]) == (0.2, 0.1)
     assert (compared["local"]["epochs"], compared["local"]["batch_size"]) == (1, 10)
     assert notices == ["FedGroup runs with num_clusters 4, like the file's algorithm"]
+
+
+def test_algorithms_and_seeds_may_be_given_one_by_one():
+    words = ["--config", "quickstart", "--algorithms", "FedAvg", "--algorithms", "IFCA", "--seeds", "3", "--seeds", "4"]
+    given = read_arguments(words)
+    assert (given.algorithms, given.seeds) == (["FedAvg", "IFCA"], [3, 4])
