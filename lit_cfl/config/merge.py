@@ -72,9 +72,9 @@ def _put(root: type, given: dict[str, Any], option: str, value: Any) -> None:
     *above, last = parts_of(option)
     if last == "class_path" and above:
         *above, last = above
-    node = given
+    node: dict[str, Any] = given
     for part in above:
-        below = node.get(part)
+        below: Any = node.get(part)
         if isinstance(below, str):
             below = parse_yaml(below) if below in _NULL or below[:1] in ("{", "[") else {"class_path": below}
         if isinstance(below, list) and below:  # of a list of classes, the last one
@@ -85,7 +85,7 @@ def _put(root: type, given: dict[str, Any], option: str, value: Any) -> None:
         if "class_path" in below:
             below["init_args"] = below.get("init_args") or {}
         node = below["init_args"] if "class_path" in below else below
-    before = node.get(last)
+    before: Any = node.get(last)
     found = option_at(root, given, ".".join([*above, last]))
     is_class = isinstance(before, dict) and ("class_path" in before or _is_class(found))
     if is_class and isinstance(value, str) and value not in _NULL:

@@ -1,5 +1,6 @@
 """Tests that states with a model per client are saved incrementally, and read from their files."""
 
+import gc
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -122,5 +123,6 @@ def test_models_of_earlier_rounds_are_freed_after_a_resume_too(tmp_path: Path, e
     saving = CheckpointPlan(every_seconds)
     whole = digits(algorithm=Watched(), data=Digits(10), rounds=7, cohort_size=10, checkpoint=saving)
     run(replace(whole, rounds=3), tmp_path / "run")
+    gc.collect()  # a resume is another process
     run(whole, tmp_path / "run", mode="resume")
     assert Watched.alive == [10] * 6  # only the models of the previous round were kept
