@@ -129,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="WHAT",
         help="Algorithms to compare, each as described below; the first is the reference.",
     )
-    add("--seeds", nargs="+", action="extend", metavar="N", help="Seeds, in place of the file's.")
+    add("--seeds", nargs="+", metavar="N", help="Seeds, in place of the file's.")
     add("--compare_dir", metavar="DIR", help="Directory of the comparison (default: runs/<name>-compare-<time>).")
     add("--resume", metavar="DIR", help="Resume a comparison with its recorded options.")
     add(
