@@ -72,31 +72,44 @@ def _put(root: type, given: dict[str, Any], option: str, value: Any) -> None:
     *above, last = parts_of(option)
     if last == "class_path" and above:
         *above, last = above
-    node: dict[str, Any] = given
+    node = given
     for part in above:
-        below: Any = node.get(part)
-        if isinstance(below, str):
-            below = parse_yaml(below) if below in _NULL or below[:1] in ("{", "[") else {"class_path": below}
-        if isinstance(below, list) and below:  # of a list of classes, the last one
-            entry = {"class_path": below[-1]} if isinstance(below[-1], str) else deepcopy(below[-1])
-            node[part], below = [*below[:-1], entry], entry
-        else:
-            node[part] = below = below if isinstance(below, dict) else {}
-        if "class_path" in below:
-            below["init_args"] = below.get("init_args") or {}
-        node = below["init_args"] if "class_path" in below else below
+        node = _enter(node, part)
     before: Any = node.get(last)
     found = option_at(root, given, ".".join([*above, last]))
     is_class = isinstance(before, dict) and ("class_path" in before or _is_class(found))
     if is_class and isinstance(value, str) and value not in _NULL:
-        was, arguments = before.get("class_path"), (before.get("init_args") or {}) if "class_path" in before else before
-        if value != was:
-            known = options_below(getattr(found, "kind", None), value)
-            kept = {
-                name: part
-                for name, part in arguments.items()
-                if was is None or (name in known and mistake_in_value(name, part, known[name].kind) is None)
-            }
-            node[last] = {"class_path": value} | ({"init_args": kept} if kept else {})
+        if value != before.get("class_path"):
+            node[last] = _with_class(before, value, found)
     elif value != {} or before is None:
         node[last] = value
+
+
+def _enter(node: dict[str, Any], part: str) -> dict[str, Any]:
+    """Returns the options below an option, which is a group, a class, or a list whose last class is meant."""
+    below: Any = node.get(part)
+    if isinstance(below, str):
+        below = parse_yaml(below) if below in _NULL or below[:1] in ("{", "[") else {"class_path": below}
+    if isinstance(below, list) and below:
+        entry = {"class_path": below[-1]} if isinstance(below[-1], str) else deepcopy(below[-1])
+        node[part], below = [*below[:-1], entry], entry
+    else:
+        node[part] = below = below if isinstance(below, dict) else {}
+    if "class_path" in below:
+        below["init_args"] = below.get("init_args") or {}
+    options: dict[str, Any] = below["init_args"] if "class_path" in below else below
+    return options
+
+
+def _with_class(before: dict[str, Any], name: str, option: Option | None) -> dict[str, Any]:
+    """Returns another class with the options of the earlier one that it can have; with all if none was chosen yet."""
+    known: Mapping[str, Option] | None = None
+    arguments = before
+    if "class_path" in before:
+        arguments, known = before.get("init_args") or {}, options_below(getattr(option, "kind", None), name)
+    kept = {
+        key: value
+        for key, value in arguments.items()
+        if known is None or (key in known and mistake_in_value(key, value, known[key].kind) is None)
+    }
+    return {"class_path": name} | ({"init_args": kept} if kept else {})

@@ -35,7 +35,7 @@ from lit_cfl.algorithms import FedAvg
 @dataclass(frozen=True)
 class Fails(FedAvg):
     def round(self, state, cohort, work, rng):
-        if work.round == 1 and not Path("mended").exists():
+        if work.round == 1 and not Path("fixed").exists():
             raise RuntimeError("own | trouble")
         return super().round(state, cohort, work, rng)
 """
@@ -155,7 +155,7 @@ def test_a_failed_run_does_not_lose_the_others(capsys: pytest.CaptureFixture[str
     assert [(row["runs"], row["failed"]) for row in table("c/results.csv")] == [(1, 0), (0, 1), (1, 0)]
     assert table("c/results.csv")[2]["difference"] is not None
     assert "line 10, in round" in Path("c/Fails/seed-1/error.txt").read_text()
-    Path("mended").touch()
+    Path("fixed").touch()
     assert main(["compare", "--resume", "c", "--num_cpus", "1"]) == 0
     assert len([line for line in capsys.readouterr().out.splitlines() if "/3  " in line]) == 1
     assert not list(Path("c").rglob("error.txt"))

@@ -21,7 +21,7 @@ from lit_cfl.errors import InputError
 
 
 def balanced(per_label: int, test: int = 0) -> Pool:
-    """Makes a pool of the labels 0 to 9, each with so many examples in the source's training and test part."""
+    """Makes a pool of the labels 0 to 9, each with the given numbers of training and test examples."""
     return pool_of(labels_of([per_label] * 10), labels_of([test] * 10, 1))
 
 
