@@ -36,7 +36,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 ALGORITHMS = {kind.__name__: kind(**OPTIONS.get(kind.__name__, {})) for kind in ALL}
 CHOSEN = ("digits", "table", "numbers", "several labels", "sequences", "photos", "tweets", "word vectors")
-CHOSEN += ("hub several labels", "hybrid", "mixture")
+CHOSEN += ("hybrid", "mixture")
 
 
 @pytest.fixture(scope="module")

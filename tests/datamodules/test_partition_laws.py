@@ -179,18 +179,6 @@ def test_groups_have_clients_of_their_own():
     assert counts[0].tolist() != [14, 0, 0, 0, 10]  # examples are dealt at random, not label by label
 
 
-def test_stocfl_has_four_groups_of_a_hundred_clients():
-    pool = pool_of(labels_of([150] * 10), labels_of([10] * 10))
-    division = divided(LabelGroups("shared"), pool)
-    assert division.true_clusters.bincount().tolist() == [100] * 4
-    assert counts_in(division.test, pool)[::100].tolist() == [
-        [10, 10, 10, 0, 0, 0, 0, 0, 0, 0],
-        [0, 0, 0, 10, 10, 0, 0, 0, 0, 0],
-        [0, 0, 0, 0, 0, 10, 10, 0, 0, 0],
-        [0, 0, 0, 0, 0, 0, 0, 10, 10, 10],
-    ]
-
-
 @few
 @given(
     st.lists(st.integers(100, 300), min_size=3, max_size=6),
