@@ -109,15 +109,6 @@ def test_merged_cluster_keeps_the_momentum_of_the_larger_one_whose_model_it_has(
     assert_close(after.server["momentum_buffer"][0], momentum)
 
 
-def test_a_number_that_is_free_after_a_merge_starts_without_momentum():
-    algorithm, work = with_server(StoCFL(tau=1.0), MOMENTUM), quadratic_clients(8)
-    state = last(algorithm, work, [ids(0, 1)])
-    freed = replace(state, counts=torch.tensor([1, 0]), index=torch.where(state.index == 1, -1, state.index))
-    after, _ = algorithm.place(freed, ids(5), work, rng())
-    assert after.index[5] == 1
-    assert after.server_known.tolist() == [True, bool(torch.equal(after.models[1], state.models[0]))]
-
-
 def test_mix_of_clusters_leaves_the_momentum_with_the_cluster_and_init_has_none():
     plain, work = FedGroup(num_clusters=2, pretrain_scale=2, eta_g=0.1), quadratic_clients(8)
     algorithm = with_server(plain, MOMENTUM)

@@ -277,24 +277,6 @@ def test_releases_are_shares_of_all_training_data_rounded_up():
     ]
 
 
-def test_a_sudden_drift_changes_each_label_to_the_next_in_all_parts():
-    (before, _), *rounds = rounds_of("sudden drift")
-    (data, (move,)) = rounds[2]
-    assert move.clients.tolist() == DRIFTERS
-    assert move.partners.tolist() == [-1, -1, -1]
-    assert move.examples.tolist() == [sum(SIZES[client]) for client in DRIFTERS]
-    assert before.true_clusters.tolist() == [0, 2, 4, 0, 2]
-    for client in range(5):
-        by = int(client in DRIFTERS)
-        assert int(data.true_clusters[client]) == [0, 2, 4, 0, 2][client] + by
-        for part in PARTS[:3]:
-            index = getattr(data, part)[client]
-            inputs, labels = data.examples.batch(index)
-            numbers = (inputs[:, 0] * TOTAL).round().long().tolist()
-            assert labels.tolist() == [(LABELS[number] + by) % 4 for number in numbers]
-    assert [moves for _, moves in rounds[3:]] == [(), ()]
-
-
 def test_a_gradual_drift_grows_and_counts_as_new_from_half_on():
     shares, truths = [], []
     for data, _ in rounds_of("gradual drift"):
