@@ -135,17 +135,6 @@ def test_mean_losses_of_a_cluster_are_weighted_by_examples(threshold: float, mer
     assert (state.index.tolist() == [0, 0, 0]) is merged
 
 
-def test_clusters_are_numbered_again_in_the_same_order_after_a_merger():
-    work = line(0.0, 0.5, 9.0)
-    state, info = after_round(clusters(0.0, 0.5, 9.0, of=ids(0, 1, 2), work=work), ONE, work, 1)
-    assert (state.index.tolist(), len(state.models), info.tables["migrations"]) == ([0, 0, 1], 2, [])
-    assert served(state) == [0.25, 0.25, 9.0]
-    state, info = after_round(state, ONE, line(0.0, -9.0, 9.0), 2)
-    assert (state.index.tolist(), len(state.models)) == ([0, 2, 1], 3)
-    assert rows(info) == [(1, 0, 2, 1)]
-    assert served(state) == [0.0, -9.0, 9.0]
-
-
 def test_each_client_starts_alone_and_like_clients_merge():
     algorithm = FedDrift(delta=2.0, step_rounds=2)
     assert [algorithm.needs_all(number) for number in range(4)] == [True, True, False, False]

@@ -80,14 +80,6 @@ def test_psi_is_the_gradient_at_omega_0_or_the_way_of_the_budget():
     assert_close(ran(update, work, ids(1, 2)).sums, (1 - 0.75**2) * (w0 - work.centers[[1, 2]]))
 
 
-def test_pull_of_one_over_eta_sets_theta_back_to_omega():  # check 20: eta * lambda = 1
-    work, strong = quadratic_clients(4, steps=1), StoCFL(tau=1.0, lambda_=4.0)
-    state = ran(strong, work, torch.arange(4))
-    omega, theta = state.omega, state.models[state.index[2]]
-    after, _ = strong.round(state, ids(2), work, rng())
-    assert_close(after.models[after.index[2]], omega - 0.25 * (theta - work.centers[2]))
-
-
 def grown_apart() -> tuple[Clients, StoCFLState]:
     """Makes two clusters: clients at 0 and 10 degrees, and clients at 60, 50 and 55 degrees."""
     work = at_degrees(0, 10, 60, 50, 55)

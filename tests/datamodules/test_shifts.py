@@ -233,25 +233,7 @@ def test_every_method_sees_the_same_data_and_a_resumed_run_too(name: str):
 
 # Examples that are worked out by hand
 
-CYCLE = [4, 0, 2, 3, 1]  # source of each client's data after two rounds under the seed 0
 DRIFTERS = [0, 2, 3]  # clients that drift under the seed 0
-
-
-def test_two_swaps_in_a_row_can_be_a_cycle_of_three():
-    data = small("whole swaps")
-    after = shifted(data, [SwapAll(1.0)], 2)
-    holds = list(range(5))
-    for _, (move,) in after:
-        for client, partner in zip(move.clients.tolist(), move.partners.tolist(), strict=True):
-            assert move.partners[move.clients == partner].tolist() == [client]
-        partners = dict(zip(move.clients.tolist(), move.partners.tolist(), strict=True))
-        holds = [holds[partners.get(client, client)] for client in range(5)]
-    assert holds == CYCLE
-    assert [holds.index(client) for client in range(5)] != CYCLE  # the wrong direction gives other clients
-    assert facts(after[-1][0])[0] == {
-        part: [lists[source] for source in CYCLE] for part, lists in lists_of(data).items()
-    }
-    assert after[-1][0].true_clusters.tolist() == [[0, 1, 2, 0, 1][source] for source in CYCLE]
 
 
 def test_releases_are_shares_of_all_training_data_rounded_up():

@@ -110,19 +110,6 @@ def test_population_depends_on_its_seed_and_more_clients_leave_the_first_ones_un
 # Clients
 
 
-def test_each_client_trains_on_int_0_9_n_of_its_n_examples_at_random():
-    module = Synthetic(**SMALL)
-    one, again, other = (module.federated(seed) for seed in (1, 1, 2))
-    sizes = module.sizes
-    assert one.train.sizes.tolist() == [int(0.9 * n) for n in sizes]
-    assert {n for n in sizes.tolist() if n < 12} == set(range(3, 12))
-    starts = [0, *sizes.cumsum().tolist()]
-    for client, (train, test) in enumerate(zip(one.train, one.test, strict=True)):
-        assert torch.cat([train, test]).sort().values.tolist() == list(range(starts[client], starts[client + 1]))
-    assert torch.equal(one.train.values, again.train.values)
-    assert not torch.equal(one.train.values, other.train.values)
-
-
 @pytest.mark.parametrize(
     ("number", "first", "skew"), [(None, [-1] * 6, "other"), (4, [0, 1, 2, 3, 0, 1], "label"), (1, [0] * 6, "other")]
 )
