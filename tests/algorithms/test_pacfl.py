@@ -82,16 +82,6 @@ def test_clients_at_known_angles_become_the_clusters_of_the_threshold(threshold,
     assert notices == [] if noted is None else noted in notices[0]
 
 
-def test_vectors_are_sent_once_and_each_round_costs_a_model_each_way():
-    work = directions(0, 50, 6, 58, 3, 52)
-    state, info = PACFL().init(work, rng())
-    assert work.bytes_up == 6 * 3 * 8  # each client sends a direction of three float64 numbers
-    assert (info.down, info.up) == (0, 0)
-    view = work.at(0)
-    _, info = PACFL().round(state, ids(0, 1), view, rng())
-    assert (view.bytes_up, info.down, info.up) == (0, 2, 2)
-
-
 @pytest.mark.parametrize(
     ("linkage", "degrees", "apart"),
     [

@@ -73,6 +73,11 @@ def test_traffic_is_that_of_the_paper(algorithm: Algorithm, num_rounds: int, exp
     assert sent(run(algorithm, num_rounds)) == expected
 
 
+def test_clients_of_pacfl_send_their_singular_vectors_once_and_before_the_first_round():
+    one_direction = M * 8  # all examples of a client are equal, so one vector of float64 spans them
+    assert [r.traffic.bytes_up for r in run(PACFL(), 2)] == [N * one_direction] * 2
+
+
 class FiveMore(Rotating):
     """Clients of which from round 5 on five more per round get their predecessor's data."""
 
