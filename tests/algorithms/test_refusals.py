@@ -30,6 +30,7 @@ from lit_cfl.algorithms.server_optimizer import with_server
 from lit_cfl.clustering.subspaces import left_singular_vectors
 from lit_cfl.nets import MLP
 from lit_cfl.tasks import Classification
+from lit_cfl.testing import QuadraticWork
 
 
 class Mixing(FedAvg):
@@ -48,7 +49,14 @@ def on_mlp(**options: Any) -> object:
     return digits(**({"task": task, "algorithm": FedAvg()} | options)).prepare(3)
 
 
-TRUTH = ids(7, 2, 7, 2, -1, 7)
+def with_truth(population: int) -> QuadraticWork:
+    """Makes six clients, of whom client 4 has no true cluster; the first ones are in training."""
+    work = quadratic_clients(6, true_clusters=ids(7, 2, 7, 2, -1, 7))
+    work.population = torch.arange(population)
+    return work
+
+
+DIVERGED = line(0.0, 1.0, torch.nan)
 HALF = partial(SGD, lr=0.5)
 MADC = FedGroup(num_clusters=2, pretrain_scale=1, measure="madc")
 MIGRATING = {"num_clusters": 2, "migrate": True}
@@ -88,22 +96,11 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
         for layers in (["conv9"], [], ["fc1", ""])
     ),
     # data
-    (lambda: Oracle().check(quadratic_clients(6, true_clusters=TRUTH)), "1 of 6 clients | client 4"),
-    (
-        lambda: Oracle().place(
-            begin(Oracle(), quadratic_clients(6, true_clusters=TRUTH)),
-            ids(4),
-            quadratic_clients(6, true_clusters=TRUTH),
-            rng(),
-        ),
-        "client 4",
-    ),
+    (lambda: Oracle().check(with_truth(6)), "1 of 6 clients | client 4"),
+    (lambda: Oracle().place(begin(Oracle(), with_truth(4)), ids(4), with_truth(4), rng()), "client 4"),
     (lambda: left_singular_vectors(torch.ones(3, 4, dtype=torch.int64), 2), "token ids | PACFL"),
     (lambda: left_singular_vectors(f64([1, torch.nan]), 2), "not finite"),
-    (
-        lambda: FLUX(0).round(begin(FLUX(0), quadratic_clients(4)), ids(), line(0.0, 1.0, torch.nan), rng()),
-        "client 2 are not finite",
-    ),
+    (lambda: FLUX(0).round(begin(FLUX(0), DIVERGED), ids(), DIVERGED, rng()), "client 2 are not finite"),
     (
         lambda: IFCA(**MIGRATING).init(line(0.0, label_counts=torch.empty(1, 0, dtype=torch.int64)), rng()),
         "classes; set shift_metric to loss or features",
@@ -124,9 +121,7 @@ def test_what_just_fits_is_accepted():
     IFCA(2).check(clients_at(0.0, 1.0, 2.0, sizes=(1, 0, 4)))
     FedGroup(num_clusters=3, pretrain_scale=1, measure="madc").check(quadratic_clients(8))
     LayerCFL(layers=["fc*", "conv[-1]"]).check(quadratic_clients(3))
-    known = quadratic_clients(6, true_clusters=TRUTH)
-    known.population = torch.arange(4)
-    Oracle().check(known)
+    Oracle().check(with_truth(4))
     few = line(0.0, label_counts=torch.empty(1, 0, dtype=torch.int64))
     few.start = torch.zeros(1).double()
     state, _ = IFCA(**MIGRATING, shift_metric="loss").init(few, rng())
