@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from few_rounds import SPLITS, begin, run
+from few_rounds import SPLITS, run
 from quadratic import Clients, clients_at, f64, ids, rng
 from torch import Tensor
 from torch.testing import assert_close
@@ -72,14 +72,6 @@ def test_what_is_compared_are_l2_distances_of_fc_weights():
     assert named.index.tolist() == KINDS
 
 
-def test_two_clusters_are_those_of_layercfl_with_the_same_distance():
-    work = work_in_fc(f64([5.0, 0], [-5, 1], [5, 1], [-5, 0], [-5, 0.5]))
-    pairs = LayerCFL(**SPLITS, layers=["fc1"], distance="l2", linkage="complete")
-    ours, theirs = split(ALWAYS, work), split(pairs, work)
-    assert torch.equal(ours[0].index, theirs[0].index)
-    assert torch.equal(ours[1].similarity.matrix, theirs[1].similarity.matrix)
-
-
 @pytest.mark.parametrize("options", [{"eps1": 0.01}, {"eps2": 90.0}, {"warmup_rounds": 1}])
 def test_it_splits_when_cfl_would(options: dict[str, float]):
     assert len(split(replace(ALWAYS, **options), work_in_fc(THREE))[0].models) == 1
@@ -92,17 +84,3 @@ def test_newcomers_join_the_part_whose_mean_weights_are_nearest():
     placed, info = ALWAYS.place(state, ids(7, 8, 9), work_in_fc(torch.cat([THREE, more]), conv), rng())
     assert placed.index[7:].tolist() == [2, 0, 1]
     assert (info.down, info.up) == (3, 3)
-
-
-def test_clusters_train_separately_after_the_split():
-    work = work_in_fc(THREE)
-    mean = (work.num_examples[:, None] * THREE).sum(0) / work.num_examples.sum()
-    # once a cluster model stands still, so do its clients, and it is never split
-    algorithm = replace(ALWAYS, eps1=0.1, eps2=3.0)
-    start = begin(algorithm, work, [0, 0, *mean.tolist()])  # where the joint model no longer moves
-    *_, (state, _) = run(algorithm, work, [work.population] * 12, start)
-    assert state.index.tolist() == KINDS
-    for cluster in range(3):
-        mine = torch.tensor(KINDS) == cluster
-        mean = (work.num_examples[mine, None] * THREE[mine]).sum(0) / work.num_examples[mine].sum()
-        assert_close(state.models[cluster, 2:], mean, atol=0.01, rtol=0)

@@ -68,26 +68,6 @@ def test_fedem_decides_from_both_halves_of_its_clients_data_which_costs_two_mode
     assert auto.costs.steps - fixed.costs.steps == 68 * 3
 
 
-def test_fedem_counts_components_of_clients_that_form_no_clusters():
-    shares = torch.rand(60, 3, generator=torch.Generator().manual_seed(5), dtype=torch.float64).square()
-    shares /= shares.sum(1, keepdim=True)
-    work = _NoisyHalves(90 * shares @ torch.eye(3, 40).double(), torch.full((60,), 20), 0.2, steps=3)
-    assert len(after(FedEM("auto"), work)[0]) == 3
-    assert len(after(IFCA("auto"), work)[0]) == 1
-
-
-class _NoisyHalves(QuadraticWork):
-    """Quadratic clients whose training is pulled towards noisy copies of their centres."""
-
-    def fit(self, models, clients, start=0, **options):
-        other = self.at(self.round)
-        noise = torch.randn(len(clients), self.centers.shape[1], generator=torch.Generator().manual_seed(7))
-        other.centers = self.centers[clients] + 9 * noise.double()
-        other.num_examples = self.num_examples[clients]
-        weights = options.pop("weights", None)
-        return QuadraticWork.fit(other, models, torch.arange(len(clients)), start, weights=weights, **options)
-
-
 def test_flhc_decides_from_the_updates_that_it_clusters_and_so_costs_nothing():
     work = corners(3)
     auto, fixed = FLHC(0, num_clusters="auto"), FLHC(0, num_clusters=3)

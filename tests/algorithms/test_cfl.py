@@ -86,20 +86,6 @@ def test_a_run_without_a_split_says_which_threshold_was_not_passed(rows: list[tu
     assert found is None if reason is None else found is not None and reason in found, found
 
 
-def test_only_a_clusters_own_clients_count_for_its_criterion():
-    # in round 3, v is 0.559 in the cluster with small u, and 0.90 in the other one
-    stricter = replace(BY_HAND, eps2=0.56)
-    assert last(stricter, corners(), [EVERYONE] * 6, begun()).index.tolist() == [0, 1, 0, 1, 1, 0, 0, 1]
-
-
-@pytest.mark.parametrize("spread", [0.0, 0.15])
-def test_alike_clients_are_never_split(spread: float):  # check 19
-    noise = spread * torch.randn(9, 6, generator=rng(1), dtype=torch.float64)
-    *_, (state, info) = run(BY_HAND, clients_at(*(noise + 2).tolist()), [torch.arange(9)] * 20)
-    assert float(info.clusters["u"]) < 0.3  # the mean update is small
-    assert len(state.models) == 1
-
-
 @pytest.mark.parametrize(
     ("sides", "start", "options", "clusters"),
     [
@@ -138,15 +124,6 @@ def test_mean_and_criterion_have_the_same_weights(weights: str, model: list[floa
     state, info = algorithm.round(begin(algorithm, corners(), [0.0, 0.0]), EVERYONE, corners(), rng())
     assert info.clusters["u"][0] == u
     assert state.models.tolist() == ([model] if u else [model, model])  # the cluster is split if u is below eps1
-
-
-def test_client_without_data_stays_with_the_part_that_keeps_the_number():
-    # client 5, in corner B, has no data; the total weight of each corner is unchanged
-    work = corners(sizes=(5, 3, 12, 1, 3, 0, 7, 1))
-    *_, (state, info) = run(BY_HAND, work, [EVERYONE] * 6, begun())
-    assert state.index.tolist() == [0, 1, 2, 3, 3, 0, 0, 1]
-    assert (info.down, info.up, info.skipped) == (8, 7, 1)
-    assert torch.equal(state.models, after_three_splits().models)
 
 
 def test_round_in_which_nobody_can_train_changes_nothing():

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,7 +30,6 @@ from lit_cfl.algorithms import (
     Similarity,
     StoCFL,
 )
-from lit_cfl.clustering import assign
 from lit_cfl.local_work import Budget, Fitted, per_client
 from lit_cfl.seeds import generator
 from lit_cfl.testing import QuadraticWork, check_algorithm
@@ -89,22 +88,6 @@ OPTIONS: list[Algorithm] = [
 @pytest.mark.parametrize("algorithm", [*(kind() for kind in ALL), *OPTIONS], ids=repr)
 def test_algorithm_keeps_the_contract(algorithm: Algorithm):
     check_algorithm(algorithm)
-
-
-@dataclass(frozen=True)
-class ClustersByData(FedGroup):
-    """FedGroup that places each client by the sign of the mean of its first input."""
-
-    num_clusters: int = 2
-
-    def place(self, state, clients, work, rng):
-        means = work.map(lambda inputs, labels: inputs.mean(0), clients)
-        side = torch.tensor([0 if mean is None else int(mean[0] > 0) for mean in means], dtype=torch.int64)
-        return replace(state, index=assign(state.index, clients, side)), Info()
-
-
-def test_algorithm_that_maps_a_function_keeps_the_contract():
-    check_algorithm(ClustersByData())
 
 
 def test_only_the_oracle_sees_the_true_clusters():  # all others pass without the true clusters, as tested above

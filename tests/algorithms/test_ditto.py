@@ -27,15 +27,6 @@ def test_personal_models_take_the_steps_of_the_paper():
     assert second.models.tolist() == [[(1 * 1.75 + 3 * -1.25) / 4]]
 
 
-def test_personal_models_settle_between_their_own_and_the_global_optimum():
-    work = quadratic_clients(5)
-    state = last(Ditto(0.5), work, [torch.arange(5)] * 80)
-    weights = (work.num_examples / work.num_examples.sum()).double()
-    best = weights @ work.centers
-    for client in range(5):
-        assert_close(state.personal[client], (work.centers[client] + 0.5 * best) / 1.5)
-
-
 def test_clients_are_served_their_own_model_and_newcomers_train_one():
     work, algorithm = quadratic_clients(6), Ditto(1.0)
     state = last(algorithm, work, [ids(1, 4)])

@@ -17,13 +17,6 @@ from lit_cfl.nets import MLP
 from lit_cfl.seeds import generator
 
 
-def test_single_client_follows_its_closed_form():
-    work = quadratic_clients(1)  # eta .25, E 3
-    start = begin(FedAvg(), work).models[0]
-    for t, (state, _) in enumerate(run(FedAvg(), work, [ids(0)] * 4), 1):
-        assert_close(state.models[0], work.centers[0] + 0.75 ** (3 * t) * (start - work.centers[0]))
-
-
 @pytest.mark.parametrize("rule", ["examples", "equal"])
 def test_model_converges_to_the_mean_of_the_centres(rule: str):
     work = quadratic_clients(5)

@@ -22,7 +22,6 @@ from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.evaluation import EvaluationPlan, evaluate
 from lit_cfl.tasks import Classification
-from lit_cfl.testing import QuadraticWork
 
 W1 = sqrt(2 * log(3))  # F(W1) = log 3 for a client at 0
 
@@ -83,20 +82,6 @@ def test_weights_continue_from_the_clients_own_and_stay_if_it_was_not_drawn_or_h
     nobody, info = FedEM(2).round(two_models(before), ids(2), two_clients(), rng())
     assert torch.equal(nobody.models, two_models().models)
     assert (info.up, info.skipped) == (0, 1)
-
-
-def test_examples_of_one_client_may_belong_to_different_models():
-    class TwoKinds(QuadraticWork):
-        """Client whose first example fits model 0 best, and whose other three fit model 1."""
-
-        def example_losses(self, models: Tensor, clients: Tensor) -> Tensor:
-            return f64([0.0, log(3), log(3), log(3)], [log(3), 0.0, 0.0, 0.0])
-
-    work = TwoKinds(f64([0.0]), ids(4), 0.5)
-    state, _ = FedEM(2).round(FedEMState(f64([0.0], [8.0]), f64([0.5, 0.5])), ids(0), work, rng())
-    assert_close(state.weights, f64([(3 / 4 + 3 * 1 / 4) / 4, (1 / 4 + 3 * 3 / 4) / 4]))
-    # the gradient is scaled by the mean of the responsibilities, 5/8
-    assert_close(state.models, f64([0.0], [8 - 0.5 * 8 * 5 / 8]))
 
 
 # newcomers

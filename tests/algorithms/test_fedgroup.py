@@ -20,12 +20,6 @@ TWO = FedGroup(num_clusters=2, pretrain_scale=2)  # four of the eight clients ta
 WHOLE = replace(TWO, pretrain_scale=4)
 
 
-@pytest.mark.parametrize("measure", ["edc", "madc"])
-def test_both_sides_become_the_clusters(two_sides: QuadraticWork, measure: str):
-    state, _ = replace(WHOLE, measure=measure).init(two_sides, rng(3))
-    assert adjusted_rand_score(torch.arange(8) % 2, state.index) == 1
-
-
 def test_cluster_starts_from_the_simple_mean_of_its_members_pretrained_models(two_sides: QuadraticWork):  # C6, C7
     algorithm = replace(TWO, pretrain=Budget(2, "steps"))
     state, info = algorithm.init(two_sides, rng(3))
@@ -99,16 +93,6 @@ def test_models_are_mixed_after_the_round_also_if_no_member_was_selected(two_sid
         assert_close(info.scores["train/discrepancy"], float(discrepancy))
 
 
-def test_the_number_of_clusters_follows_from_their_spread():  # the spread helps to choose m
-    work = clients_at(*(1e6 * x for x in (1.0, 2.0, 1.5, 3.0, -1.0, -2.0)), sizes=(1, 2, 3, 1, 1, 1))
-    found = []
-    for m in (1, 2):
-        state, _ = FedGroup(num_clusters=m).init(work, rng(3))
-        _, info = FedGroup(num_clusters=m).round(state, ids(0, 5), work, rng())
-        found.append(info.scores["clusters/inertia"])
-    assert_close(found, [4 * (1 - 1 / 3) ** 2 + 2 * (1 + 1 / 3) ** 2, 0.0])  # cosines 1, 1, 1, 1, -1, -1
-
-
 def test_inertia_is_the_sum_of_squares_around_the_mean():
     work = clients_at((0.0, 1.0), (3.0, 0.0), (2.0, 0.0), start=0.0)  # the main direction is the first axis
     assert_close(begin(FedGroup(num_clusters=1), work).inertia, 2 * (1 / 3) ** 2 + (2 / 3) ** 2)  # cosines 0, 1, 1
@@ -128,13 +112,6 @@ def test_founders_are_drawn_among_all_clients_in_training_with_data(two_sides: Q
     assert WHOLE.serve(state, ids(1)).index.tolist() == [-1]
     with pytest.raises(InputError, match=r"num_clusters is 5, .* 4 clients"):
         replace(WHOLE, num_clusters=5).check(two_sides)
-
-
-def test_madc_needs_three_founders(two_sides: QuadraticWork):
-    algorithm = FedGroup(num_clusters=2, pretrain_scale=1, measure="madc")
-    with pytest.raises(InputError, match=r"there are 2 .num_clusters 2 times pretrain_scale 1, 8 at most"):
-        algorithm.check(two_sides)
-    FedGroup(num_clusters=3, pretrain_scale=1, measure="madc").check(two_sides)
 
 
 THREE = FedGroup(num_clusters=3, pretrain_scale=3)

@@ -95,18 +95,6 @@ def test_random_start_spreads_first_time_clients():  # C14
     assert some.index[[3, 7, 250]].tolist() == whole.index[[3, 7, 250]].tolist()  # the draws are made for all ids
 
 
-def test_client_without_data_stays_cold_or_where_it_was():
-    work = clients_at(0.0, 10.0, 4.0, sizes=(0, 3, 0))
-    after, info = TWO.round(begin(TWO, work, 1.0, 9.0, index=ids(-1, 1, 0)), ids(0, 1, 2), work, rng())
-    assert after.index.tolist() == [-1, 1, 0]
-    assert sorted(after.last) == [1]
-    assert after.models[:, 0].tolist() == [1.0, 9.5]  # a cluster in which nobody trains keeps its model
-    assert (info.up, info.skipped) == (1, 2)
-    placed, info = TWO.place(after, ids(0), work, rng())
-    assert placed.index.tolist() == [-1, 1, 0]
-    assert (info.up, info.skipped) == (0, 1)
-
-
 def test_tie_goes_to_the_lowest_cluster():
     work = clients_at(0.0)
     state = begin(FeSEM(3), work, 3.0, -1.0, 1.0, last={0: f64(0)})

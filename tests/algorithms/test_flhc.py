@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from few_rounds import begin, last, run, states
+from few_rounds import begin, last, states
 from quadratic import clients_at, f64, ids, quadratic_clients, rng
 from torch.testing import assert_close
 
 from lit_cfl.algorithms.fedavg import FedAvg
 from lit_cfl.algorithms.flhc import FLHC, FLHCState
-from lit_cfl.errors import InputError
 
 # clients are clustered in round 2
 COHORTS = [ids(0, 3, 4), ids(1, 2), torch.arange(6), ids(0, 1, 4), ids(2, 3, 5), ids(1, 5)]
@@ -53,32 +52,3 @@ def test_mean_update_of_a_cluster_counts_its_clients_alike():
     state, _ = TWO.round(begin(TWO, work, 0.0), torch.arange(4), work.at(2), rng())
     assert state.index.tolist() == [0, 1, 0, 1]
     assert state.centroids.tolist() == [[1.0], [12.5]]
-
-
-def test_client_without_data_is_clustered_once_it_has_some():
-    work = quadratic_clients(6)
-    work.num_examples = work.num_examples.index_fill(0, ids(2), 0)
-    state = last(TWO, work, COHORTS)
-    assert TWO.serve(state, ids(2)).index.tolist() == [-1]
-    state, _ = TWO.round(state, ids(2), quadratic_clients(6).at(6), rng())
-    assert TWO.serve(state, ids(2)).index.tolist() == [0]
-
-
-def test_only_the_round_that_clusters_needs_everybody():
-    assert [TWO.needs_all(round) for round in range(4)] == [False, False, True, False]
-    assert FLHC(warmup_rounds=7).first_clustering_round() == 7
-    sent = [(info.down, info.up) for _, info in run(TWO, quadratic_clients(6), COHORTS[:4])]
-    assert sent == [(3, 3), (2, 2), (6, 6), (3, 3)]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"num_clusters": None}, "num_clusters is None"),
-        ({"threshold": 1.0}, r"threshold 1\.0"),
-        ({"linkage": "ward", "distance": "cosine"}, "ward .* cosine"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(options: dict[str, object], words: str):
-    with pytest.raises(InputError, match=words):
-        FLHC(**options)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from few_rounds import begin, last
+from few_rounds import last
 from quadratic import ids, quadratic_clients, rng
 from torch.testing import assert_close
 
@@ -32,15 +32,6 @@ def test_the_number_of_a_clients_model_stays_when_others_train_later(algorithm: 
     served = algorithm.serve(state, torch.arange(5))
     assert served.index.tolist() == [0, 2, -1, 1, -1]
     assert torch.equal(served.models[2], state.personal[1])
-
-
-def test_nobody_communicates_and_a_client_without_data_is_skipped():
-    work = quadratic_clients(5)
-    work.num_examples = work.num_examples.index_fill(0, ids(2), 0)
-    state, info = Local().round(begin(Local(), work), ids(2, 3), work, rng())
-    assert (info.down, info.up, info.skipped) == (0, 0, 1)
-    assert set(state.personal) == {3}
-    assert info.loss == pytest.approx(0.5 * float((work.initial(0) - work.centers[3]).square().sum()))
 
 
 @pytest.mark.parametrize(

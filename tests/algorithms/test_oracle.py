@@ -1,6 +1,5 @@
 """Tests Oracle, whose clusters are the true ones; that each trains as FedAvg alone is in test_limits."""
 
-import pytest
 import torch
 from few_rounds import begin, last
 from quadratic import ids, quadratic_clients, rng
@@ -8,7 +7,6 @@ from torch import Tensor
 
 from lit_cfl.algorithms import Oracle
 from lit_cfl.algorithms.oracle import OracleState
-from lit_cfl.errors import InputError
 
 TRUTH = torch.tensor([7, 2, 7, 2, 2, 7])  # numbers of true clusters need not start at 0 or be consecutive
 
@@ -37,13 +35,3 @@ def test_newcomer_of_a_cluster_that_nobody_trains_has_the_initial_model():
     assert torch.equal(served(placed, 5), work.initial(0))
     assert torch.equal(served(placed, 0), served(state, 0))
     assert info.down == 1
-
-
-def test_data_without_truth_are_refused_before_the_start():
-    work = quadratic_clients(6, true_clusters=TRUTH.index_fill(0, ids(4), -1))
-    with pytest.raises(InputError, match=r"1 of 6 clients .* client 4"):
-        Oracle().check(work)
-    work.population = torch.arange(4)
-    Oracle().check(work)
-    with pytest.raises(InputError, match="client 4"):
-        Oracle().place(begin(Oracle(), work), ids(4), work, rng())

@@ -4,15 +4,15 @@ import math
 
 import pytest
 import torch
-from few_rounds import begin, run
-from quadratic import Clients, clients_at, f64, ids, quadratic_clients, rng
+from few_rounds import begin
+from quadratic import Clients, clients_at, f64, ids, rng
 from torch import Tensor
 from torch.testing import assert_close
 
 from lit_cfl.algorithms import PACFL
 from lit_cfl.clustering import agglomerate
 from lit_cfl.clustering.subspaces import left_singular_vectors, pad_bases, subspace_angles
-from lit_cfl.errors import InputError, Notice
+from lit_cfl.errors import Notice
 
 
 def at_angle(degrees: float, length: float = 1.0) -> list[float]:
@@ -82,16 +82,6 @@ def test_clients_at_known_angles_become_the_clusters_of_the_threshold(threshold,
     assert notices == [] if noted is None else noted in notices[0]
 
 
-def test_vectors_are_sent_once_and_each_round_costs_a_model_each_way():
-    work = directions(0, 50, 6, 58, 3, 52)
-    state, info = PACFL().init(work, rng())
-    assert work.bytes_up == 6 * 3 * 8  # each client sends a direction of three float64 numbers
-    assert (info.down, info.up) == (0, 0)
-    view = work.at(0)
-    _, info = PACFL().round(state, ids(0, 1), view, rng())
-    assert (view.bytes_up, info.down, info.up) == (0, 2, 2)
-
-
 @pytest.mark.parametrize(
     ("linkage", "degrees", "apart"),
     [
@@ -115,16 +105,6 @@ def test_newcomers_join_the_cluster_at_the_smallest_distance_by_the_linkage(link
         assert (info.down, info.up) == (0, 0)
 
 
-def test_client_without_data_is_clustered_once_it_has_some():
-    work = directions(0, 50, 6, 58, sizes=[2, 3, 4, 0])
-    ((after, info),) = run(PACFL(), work, [ids(0, 3)])
-    assert after.index.tolist() == [0, 1, 0, -1]
-    assert info.skipped == 1
-    work.num_examples = work.num_examples.index_fill(0, ids(3), 2)
-    work.label_counts = work.num_examples[:, None]
-    assert PACFL().round(after, ids(3), work, rng())[0].index.tolist() == [0, 1, 0, 1]
-
-
 def test_client_whose_examples_are_all_zero_is_alone():
     work = directions(0, 50, 6)
     work.centers[1] = 0
@@ -132,14 +112,3 @@ def test_client_whose_examples_are_all_zero_is_alone():
     assert state.index.tolist() == [0, 1, 0]
     # 90 degrees from both clusters: the first one wins
     assert PACFL().place(state, ids(1), work, rng())[0].index[1] == 0
-
-
-def test_what_spans_no_subspace_is_refused():
-    with pytest.raises(InputError, match=r"token ids .* PACFL"):
-        left_singular_vectors(torch.ones(3, 4, dtype=torch.int64), 2)
-    with pytest.raises(InputError, match="not finite"):
-        left_singular_vectors(f64([1, math.nan]), 2)
-    work = quadratic_clients(3)
-    work.num_examples = 0 * work.num_examples
-    with pytest.raises(InputError, match="no client can be clustered"):
-        PACFL().check(work)

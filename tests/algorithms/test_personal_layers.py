@@ -9,7 +9,7 @@ from digits_experiment import digits
 from few_rounds import ALL, SPLITS, batch_norm, last, states, truth_for
 from quadratic import ids, quadratic_clients, rng
 from torch import Tensor
-from torch.optim import SGD, Adam
+from torch.optim import Adam
 from torch.testing import assert_close
 
 from lit_cfl.algorithms import (
@@ -18,7 +18,6 @@ from lit_cfl.algorithms import (
     IFCA,
     AdaCFL,
     Algorithm,
-    Ditto,
     FedAvg,
     FedGroup,
     FedGrouProx,
@@ -26,7 +25,6 @@ from lit_cfl.algorithms import (
     FeSEM,
     FlexCFL,
     LayerCFL,
-    Local,
     Oracle,
     StoCFL,
 )
@@ -34,8 +32,6 @@ from lit_cfl.algorithms.personal_layers import _PersonalWork, with_personal_laye
 from lit_cfl.algorithms.server_optimizer import with_server
 from lit_cfl.algorithms.shared_layers import with_shared_layers
 from lit_cfl.errors import InputError
-from lit_cfl.nets import MLP
-from lit_cfl.tasks import Classification
 from lit_cfl.testing import QuadraticWork, check_algorithm
 
 TRUTH = torch.arange(8) % 2
@@ -45,10 +41,6 @@ SPLITTING: list[Algorithm] = [kind(**SPLITS | {"warmup_rounds": 1}) for kind in 
 SENDING: list[Algorithm] = [kind() for kind in ALL if kind().reason_without_personal is None]
 # their clusters depend on models, not on losses or data
 BY_MODELS = (FedAvg, FedProx, FeSEM, FLHC, FedGroup, FedGrouProx, FlexCFL, StoCFL, Oracle)
-
-
-class Mixing(FedAvg):
-    mixes_models = True
 
 
 def keeping(algorithm: Algorithm) -> Algorithm:
@@ -222,17 +214,6 @@ def test_what_is_compared_is_trained_from_w0_whole_and_kept_by_nobody():
     assert clients.kept == own
 
 
-def test_proximal_term_pulls_the_layers_to_the_clients_start():
-    work, mu, rounds = quadratic_clients(8), 2.0, 2
-    state = last(keeping(FedProx(mu=mu)), work, [EVERYONE] * rounds)
-    for client in range(8):
-        own, center = work.initial(0)[KEPT], work.centers[client, KEPT]
-        for _ in range(rounds):
-            resting = (center + mu * own) / (1 + mu)
-            own = resting + (1 - 0.25 * (1 + mu)) ** 3 * (own - resting)
-        assert_close(state.own_layers[client], own)
-
-
 def test_centre_of_another_model_has_the_layers_of_the_client_too():
     work = quadratic_clients(8)
     clients, _, own = clients_at_hand(work)
@@ -269,18 +250,3 @@ def test_running_statistics_belong_to_their_layer(affine: bool, pattern: str, co
     assert means.abs().sum(1).min() > 0
     assert (means[0] - means[1]).abs().max() > 0
     assert found.state.models.shape == (1, 650)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        *(({"algorithm": one}, type(one).__name__) for one in (Local(), Ditto(), Mixing())),
-        ({"personal": []}, r"personal is \[\]"),
-        ({"shared": ["fc*"]}, "net.fc2"),
-        ({"algorithm": LayerCFL(layers=["fc2"])}, r"'fc2' .*\(without net.fc2: personal\)"),
-    ],
-)
-def test_what_cannot_keep_layers_is_refused(options: dict[str, Any], words: str):
-    task = lambda: Classification(MLP(8, [1, 8, 8], 10), partial(SGD, lr=0.1))  # noqa: E731
-    with pytest.raises(InputError, match=words):
-        digits(**({"task": task, "algorithm": FedAvg(), "personal": ["fc2"]} | options)).prepare(3)

@@ -7,15 +7,14 @@ from functools import partial
 import pytest
 import torch
 from digits_experiment import digits
-from few_rounds import AVERAGING, COHORTS, Median, batch_norm, begin, last, states, truth_for
+from few_rounds import AVERAGING, COHORTS, batch_norm, begin, last, states, truth_for
 from quadratic import clients_at, f64, ids, quadratic_clients, rng
 from torch import Tensor, nn
-from torch.optim import LBFGS, SGD, Adagrad, Adam
+from torch.optim import SGD, Adagrad, Adam
 from torch.testing import assert_close
 
-from lit_cfl.algorithms import FLHC, IFCA, Algorithm, FedAvg, FedGroup, Oracle, StoCFL
+from lit_cfl.algorithms import FLHC, Algorithm, FedAvg, FedGroup, Oracle, StoCFL
 from lit_cfl.algorithms.server_optimizer import with_server
-from lit_cfl.errors import InputError
 from lit_cfl.testing import check_algorithm
 
 MOMENTUM = partial(SGD, lr=1.0, momentum=0.9)
@@ -110,15 +109,6 @@ def test_merged_cluster_keeps_the_momentum_of_the_larger_one_whose_model_it_has(
     assert_close(after.server["momentum_buffer"][0], momentum)
 
 
-def test_a_number_that_is_free_after_a_merge_starts_without_momentum():
-    algorithm, work = with_server(StoCFL(tau=1.0), MOMENTUM), quadratic_clients(8)
-    state = last(algorithm, work, [ids(0, 1)])
-    freed = replace(state, counts=torch.tensor([1, 0]), index=torch.where(state.index == 1, -1, state.index))
-    after, _ = algorithm.place(freed, ids(5), work, rng())
-    assert after.index[5] == 1
-    assert after.server_known.tolist() == [True, bool(torch.equal(after.models[1], state.models[0]))]
-
-
 def test_mix_of_clusters_leaves_the_momentum_with_the_cluster_and_init_has_none():
     plain, work = FedGroup(num_clusters=2, pretrain_scale=2, eta_g=0.1), quadratic_clients(8)
     algorithm = with_server(plain, MOMENTUM)
@@ -146,22 +136,3 @@ def test_running_statistics_are_averaged_and_take_no_step():
     trained = 64 + 64 + 640 + 10
     assert torch.equal(plain[trained:], half[trained:])
     assert not torch.equal(plain[:trained], half[:trained])
-
-
-# Refusals
-
-
-def test_own_algorithm_that_averages_otherwise_is_refused_in_its_first_round():
-    with pytest.raises(InputError, match=r"server .* Median"):
-        last(with_server(Median(), MOMENTUM), quadratic_clients(8))
-
-
-@pytest.mark.parametrize(("make", "words"), [(LBFGS, "closure"), (partial(SGD, lr=-1.0), "learning rate: -1")])
-def test_optimizers_that_cannot_take_a_step_from_gradients_are_refused(make: Callable, words: str):
-    with pytest.raises(InputError, match=f"server .*{words}"):
-        with_server(FedAvg(), make)
-
-
-def test_gradients_are_not_averaged_by_an_optimizer():
-    with pytest.raises(InputError, match=r"server .* IFCA"):
-        digits(algorithm=IFCA(averaging="gradients"), server=MOMENTUM)

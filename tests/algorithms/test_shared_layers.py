@@ -1,19 +1,14 @@
 """Tests layers that all clusters share, on quadratic clients."""
 
-from functools import partial
-from typing import Any
-
 import pytest
 import torch
 from digits_experiment import digits
 from few_rounds import AVERAGING, batch_norm, last, states, truth_for
 from quadratic import ids, quadratic_clients, rng
-from torch.optim import SGD
 from torch.testing import assert_close
 
-from lit_cfl.algorithms import CFL, IFCA, Algorithm, FedAvg, FedGroup, Local, Oracle, StoCFL
+from lit_cfl.algorithms import IFCA, Algorithm, FedAvg, FedGroup, Oracle, StoCFL
 from lit_cfl.algorithms.shared_layers import with_shared_layers
-from lit_cfl.errors import InputError
 from lit_cfl.testing import QuadraticWork, check_algorithm
 
 TRUTH = torch.arange(8) % 2
@@ -91,14 +86,3 @@ def test_running_statistics_go_with_their_layer():
     assert torch.equal(found.state.models[0, columns], found.state.models[1, columns])
     others = layout.columns("linear[0]")
     assert not torch.allclose(found.state.models[0, others], found.state.models[1, others])
-
-
-# What cannot have shared layers can mostly not have a server optimizer either
-
-
-@pytest.mark.parametrize("option", [{"shared": ["fc1"]}, {"server": partial(SGD, lr=0.5)}])
-@pytest.mark.parametrize("algorithm", [CFL(), Local()])
-def test_algorithms_without_a_mean_in_clusters_are_refused(algorithm: Algorithm, option: dict[str, Any]):
-    name = type(algorithm).__name__
-    with pytest.raises(InputError, match=f"{next(iter(option))} .* {name}"):
-        digits(algorithm=algorithm, **option)

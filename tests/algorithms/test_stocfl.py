@@ -80,24 +80,6 @@ def test_psi_is_the_gradient_at_omega_0_or_the_way_of_the_budget():
     assert_close(ran(update, work, ids(1, 2)).sums, (1 - 0.75**2) * (w0 - work.centers[[1, 2]]))
 
 
-def test_pull_of_one_over_eta_sets_theta_back_to_omega():  # check 20: eta * lambda = 1
-    work, strong = quadratic_clients(4, steps=1), StoCFL(tau=1.0, lambda_=4.0)
-    state = ran(strong, work, torch.arange(4))
-    omega, theta = state.omega, state.models[state.index[2]]
-    after, _ = strong.round(state, ids(2), work, rng())
-    assert_close(after.models[after.index[2]], omega - 0.25 * (theta - work.centers[2]))
-
-
-def test_fixed_point_lies_between_the_cluster_and_everyone():  # check 20
-    work = quadratic_clients(7)
-    state = ran(replace(GRADIENT, lambda_=2.0), work, *[torch.arange(7)] * 60)
-    everyone = work.centers.mean(0)
-    assert_close(state.omega, everyone)
-    for side in (ids(0, 2, 4, 6), ids(1, 3, 5)):
-        expected = (work.centers[side].mean(0) + 2 * everyone) / 3
-        assert_close(state.models[state.index[side[0]]], expected)
-
-
 def grown_apart() -> tuple[Clients, StoCFLState]:
     """Makes two clusters: clients at 0 and 10 degrees, and clients at 60, 50 and 55 degrees."""
     work = at_degrees(0, 10, 60, 50, 55)
@@ -173,18 +155,6 @@ def test_newcomers_alike_found_one_cluster_together():
     assert placed.counts.tolist() == [1, 1, 3]
     ditto, _ = StoCFL(tau=1.0, psi="gradient").place(state, ids(0, 2), work, rng())
     assert ditto.index.tolist() == [2, 1, 3, -1, -1]  # with tau 1, no client joins a cluster, not even its own
-
-
-@pytest.mark.parametrize("algorithm", [GRADIENT, StoCFL()], ids=repr)
-def test_client_without_data_is_never_observed(algorithm: StoCFL):
-    work = clients_at((1.0, 0.0), (0.0, 1.0), (1.0, 1.0), sizes=(3, 0, 2), start=0.0)
-    state, info = algorithm.round(begin(algorithm, work), ids(0, 1, 2), work, rng())
-    assert state.index.tolist() == [0, -1, 0]
-    assert (info.down, info.up, info.skipped) == (3 + 4, 2 + 4, 1)
-    placed, info = algorithm.place(state, ids(2, 1), work, rng())
-    assert placed.index[1] == -1
-    assert info.closeness[1].isnan().all()
-    assert info.closeness[0, 0] > 0.9
 
 
 def test_objective_and_histogram_are_over_pairs(two_sides: QuadraticWork):

@@ -24,6 +24,7 @@ from lit_cfl.algorithms import (
     FeSEM,
     FlexCFL,
     LayerCFL,
+    Local,
     StoCFL,
 )
 from lit_cfl.rounds import Cohorts, Round, rounds
@@ -55,6 +56,7 @@ def sent(done: list[Round]) -> int:
     ("algorithm", "num_rounds", "expected"),
     [
         *((algorithm, 30, 2 * K * 30) for algorithm in (FedAvg(), FedProx(), Ditto(), FeSEM(M), IFCA(1), PACFL())),
+        (Local(), 30, 0),
         (IFCA(M), 30, K * 30 * (M + 1)),
         # one update of each cold start, only up: sending w_0 is not counted
         *((kind(**FEMNIST), 30, 2 * K * 30 + 2 * ALPHA * M + N - ALPHA * M) for kind in (FedGroup, FedGrouProx)),
@@ -69,6 +71,11 @@ def sent(done: list[Round]) -> int:
 )
 def test_traffic_is_that_of_the_paper(algorithm: Algorithm, num_rounds: int, expected: int):
     assert sent(run(algorithm, num_rounds)) == expected
+
+
+def test_clients_of_pacfl_send_their_singular_vectors_once_and_before_the_first_round():
+    one_direction = M * 8  # all examples of a client are equal, so one vector of float64 spans them
+    assert [r.traffic.bytes_up for r in run(PACFL(), 2)] == [N * one_direction] * 2
 
 
 class FiveMore(Rotating):

@@ -41,11 +41,6 @@ def test_points_at_the_radius_belong_together_and_noise_is_alone():
     assert cluster_by_density(points, 7.0).tolist() == [0, 0, 0, 1, 1, 1, 1]
 
 
-def test_clusters_are_chains_of_neighbours():
-    """The ends of a chain are far apart, but each link is within the radius."""
-    assert cluster_by_density(line(0, 1, 2, 3, 4, 5, 6, 7, 100, 101, 140)).tolist() == [0] * 8 + [1, 1, 2]
-
-
 def test_without_a_knee_the_largest_distance_is_the_radius():
     assert cluster_by_density(line(0, 1, 2)).tolist() == [0, 0, 0]  # all nearest distances are 1
     assert cluster_by_density(line(5, 5, 5)).tolist() == [0, 0, 0]

@@ -42,12 +42,6 @@ def test_cut_at_a_distance_keeps_apart_what_is_at_it_or_further():
 
 
 @pytest.mark.parametrize("linkage", LINKAGES)
-def test_limits_of_the_threshold(linkage: str):  # check 24
-    assert agglomerate(APART, linkage=linkage, threshold=math.inf).tolist() == [0] * 5
-    assert agglomerate(APART, linkage=linkage, threshold=0.0).tolist() == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.parametrize("linkage", LINKAGES)
 def test_agglomeration_equals_that_of_scikit_learn(linkage: str):
     from sklearn.cluster import AgglomerativeClustering
 
@@ -71,10 +65,6 @@ def test_labels_are_numbered_by_their_lowest_member():
 def at_angles(*degrees: float) -> torch.Tensor:
     angles = torch.tensor(degrees, dtype=torch.float64).deg2rad()
     return torch.stack([angles.cos(), angles.sin()], 1)
-
-
-def test_merge_is_transitive():  # at 0, 30 and 60 degrees: each step is above tau, the two ends are below
-    assert merge_by_threshold(at_angles(0, 200, 30, 60), 0.8).tolist() == [0, 1, 0, 0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from own_arrays import assert_refused
 from quadratic import ids
 
 from lit_cfl.data import ClientIndex, Division, Examples, FederatedData, View
 from lit_cfl.data.shift import Shift, ShiftContext, ShiftLog, apply_shifts
 from lit_cfl.datamodules import FederatedDataModule
-from lit_cfl.errors import InputError, Notice
+from lit_cfl.errors import Notice
 
 
 class Own(FederatedDataModule):
@@ -59,12 +60,6 @@ def train(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable
     )
 
 
-def refused(make: Callable[[], object], quoted: str) -> bool:
-    with pytest.raises(InputError) as refusal:
-        make()
-    return all(part in str(refusal.value) for part in quoted.split(" | "))
-
-
 @pytest.mark.parametrize(
     ("change", "quoted"),
     [
@@ -77,7 +72,7 @@ def refused(make: Callable[[], object], quoted: str) -> bool:
     ],
 )
 def test_division_that_does_not_fit_is_refused(change: Callable[[Division], Any], quoted: str):
-    assert refused(lambda: Own(change=change).federated(0), quoted)
+    assert_refused(lambda: Own(change=change).federated(0), quoted)
 
 
 @pytest.mark.parametrize(
@@ -94,16 +89,16 @@ def test_division_that_does_not_fit_is_refused(change: Callable[[Division], Any]
     ],
 )
 def test_examples_that_do_not_fit_are_refused(changes: dict[str, Any], quoted: str):
-    assert refused(lambda: Own(pool(**changes)).federated(0), quoted)
+    assert_refused(lambda: Own(pool(**changes)).federated(0), quoted)
 
 
 def test_other_mistakes_of_a_data_module_are_refused():
-    assert refused(lambda: Own({"x": 1}).federated(0), "load | dict | Examples")
+    assert_refused(lambda: Own({"x": 1}).federated(0), "load | dict | Examples")
     named = Own(pool(labels=torch.arange(60) // 59, label_names=("cat", "dog", "owl")))
     named.allow_unseen_labels = False
-    assert refused(lambda: named.federated(0), "test | label 1 ('dog') | allow_unseen_labels")
+    assert_refused(lambda: named.federated(0), "test | label 1 ('dog') | allow_unseen_labels")
     assert [pool(label_names=("cat", "1", "2")).label_name(label) for label in (0, 1)] == ["0 ('cat')", "1"]
-    assert refused(
+    assert_refused(
         lambda: Own(VIEWED, lists(train2=[119, 120])).federated(0), "client 2 | example 120 | 0 to 119 | 2 views"
     )
 
@@ -165,6 +160,6 @@ def test_a_users_shift_is_checked():
         return apply_shifts(Own().federated(0), [shift], 0, 0, torch.arange(6))[0]
 
     assert shifted(Moving([59, 0])).train[4].tolist() == [59, 0]
-    assert refused(lambda: shifted(Moving([60])), "Moving | train: client 4 | example 60 | 0 to 59")
-    assert refused(lambda: shifted(Moving([-2])), "Moving | train: client 4 | example -2")
-    assert refused(lambda: shifted(Moving([1], kept=5)), "Moving | train | 5 clients | 6")
+    assert_refused(lambda: shifted(Moving([60])), "Moving | train: client 4 | example 60 | 0 to 59")
+    assert_refused(lambda: shifted(Moving([-2])), "Moving | train: client 4 | example -2")
+    assert_refused(lambda: shifted(Moving([1], kept=5)), "Moving | train | 5 clients | 6")

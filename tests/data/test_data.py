@@ -1,7 +1,5 @@
 """Tests examples, views, the clients' lists of examples, and splits into training and test data."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,7 @@ from quadratic import ids
 from torch import Tensor
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData, View
-from lit_cfl.datamodules.partition.base import apportion, divide_in_proportion, find_same_labels, split_each
+from lit_cfl.datamodules.partition.base import apportion, split_each
 from lit_cfl.errors import Notice
 
 few = settings(deadline=None, derandomize=True, max_examples=30)
@@ -63,14 +61,6 @@ def test_stored_bytes_become_what_a_batch_hands_out(views: tuple[View, ...]):
     assert inputs.dtype == torch.uint8
     for found, expected in zip((examples.decoding(torch.float32)(inputs), labels), examples.batch(index), strict=True):
         assert torch.equal(found, expected)
-
-
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
-def test_integers_are_returned_as_floats_unless_they_are_token_ids(dtype: torch.dtype):
-    examples = Examples(torch.tensor([[5, 7], [2, 3]], dtype=dtype), ids(0, 1), 2, scale=0.5)
-    assert examples.batch(ids(1), torch.float64)[0].tolist() == [[1.0, 1.5]]
-    tokens = replace(examples, scale=1.0, vocabulary=8).batch(ids(1))[0]
-    assert (tokens.tolist(), tokens.dtype) == ([[2, 3]], dtype)
 
 
 def test_batch_leaves_the_pool_alone_and_may_be_empty():
@@ -166,16 +156,6 @@ def test_subset_is_renumbered_and_cut():
 # Splitting
 
 
-@settings(few, max_examples=60)
-@given(st.lists(st.integers(0, 12), max_size=6), st.floats(0, 1, exclude_max=True), st.integers(0, 2**32))
-def test_split_takes_the_share_but_never_all(sizes: list[int], share: float, seed: int):
-    whole = ClientIndex.from_lists([torch.arange(size) + 100 * client for client, size in enumerate(sizes)])
-    kept, taken = split_each(whole, share, np.random.default_rng(seed))
-    for mine, stays, goes in zip(whole, kept, taken, strict=True):
-        assert torch.cat([stays, goes]).sort().values.tolist() == mine.tolist()
-        assert len(goes) == min(round(share * len(mine)), max(len(mine) - 1, 0))
-
-
 def test_share_that_rounds_to_nothing_for_all_clients_is_noted(recwarn: pytest.WarningsRecorder):
     rng = np.random.default_rng(0)
     assert split_each(owned([1, 2], list(range(20))), 0.04, rng)[1].sizes.tolist() == [0, 1]
@@ -188,22 +168,7 @@ def test_share_that_rounds_to_nothing_for_all_clients_is_noted(recwarn: pytest.W
         split_each(owned([1], [2]), 0.9, rng, "validation")
 
 
-def test_test_data_are_shared_out_in_proportion_to_the_training_labels():
-    counts = torch.tensor([[6, 0, 0], [2, 1, 0], [0, 1, 0]])
-    # 4 of label 0 as 3 : 1, 2 of label 1 as 1 : 1, and nobody trains on label 2
-    found = divide_in_proportion(counts, ids(0, 1, 0, 2, 0, 1, 0), np.random.default_rng(0))
-    assert found.sizes.tolist() == [3, 2, 1]
-    assert sorted(found.entries.tolist()) == [0, 1, 2, 4, 5, 6]
-
-
 def test_apportioned_numbers_sum_to_the_total_by_largest_remainders():
     # equal remainders: the first entries get more
     assert apportion(torch.tensor([1.0, 1.0, 1.0]), 5).tolist() == [2, 2, 1]
     assert apportion(torch.tensor([0.0, 3.0, 1.0]), 3).tolist() == [0, 2, 1]
-
-
-def test_shared_test_data_hold_the_labels_of_the_cluster():
-    counts = torch.tensor([[5, 0, 0], [0, 2, 0], [0, 0, 1]])
-    found = find_same_labels(counts, ids(0, 0, -1), ids(0, 1, 2, 2, 0))
-    assert held(found) == [[0, 1, 4], [0, 1, 4], [2, 3]]
-    assert found.starts[0] == found.starts[1]  # both share one list

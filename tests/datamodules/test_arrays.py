@@ -209,6 +209,11 @@ def test_test_examples_are_those_that_are_marked(tmp_path: Path):
     for client in range(3):
         mine = {name: arrays[name][MARKED["client"] == client] for name in ("x", "y", "is_test")}
         saved(tmp_path / "folder" / f"{client}.npz", **mine, cluster=MARKED["cluster"][client])
+    table = pd.DataFrame({"x": np.arange(12.0), "y": MARKED["y"], "client": MARKED["client"]})
+    table.assign(is_test=np.where(IS_TEST, "TRUE", "FALSE")).to_csv(tmp_path / "own.csv", index=False)
+    table.assign(is_test=np.where(IS_TEST, "1", "0")).to_parquet(tmp_path / "own.parquet")
+    for ending in ("csv", "parquet"):
+        assert parts_of(ArrayData(source=tmp_path / f"own.{ending}").federated(0)) == PARTS
     for module in (
         ArrayData(**MARKED, is_test=IS_TEST.tolist()),
         ArrayData(source=saved(tmp_path / "own.npz", **arrays)),
@@ -218,16 +223,6 @@ def test_test_examples_are_those_that_are_marked(tmp_path: Path):
         assert parts_of(data) == PARTS
         assert data.true_clusters.tolist() == [0, 0, 1]
         assert data.examples.labels.tolist() == [value % 2 for value in data.examples.inputs[:, 0].int().tolist()]
-
-
-@pytest.mark.parametrize("words", ["TRUE FALSE", "1 0"])
-def test_marks_of_a_table_are_read_in_all_usual_forms(tmp_path: Path, words: str):
-    marks = [words.split()[not one] for one in IS_TEST]
-    frame = pd.DataFrame({"x": np.arange(12.0), "y": MARKED["y"], "client": MARKED["client"], "is_test": marks})
-    frame.to_csv(tmp_path / "own.csv", index=False)
-    frame.to_parquet(tmp_path / "own.parquet")
-    for ending in ("csv", "parquet"):
-        assert parts_of(ArrayData(source=tmp_path / f"own.{ending}").federated(0)) == PARTS
 
 
 def test_marks_leave_validation_to_the_others_and_clients_without_training_data_out():

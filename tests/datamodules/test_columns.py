@@ -11,7 +11,7 @@ import pytest
 from own_arrays import assert_refused
 
 from lit_cfl.datamodules.arrays import ArrayData
-from lit_cfl.datamodules.columns import label_space, labels_of, matrix, number_clients, require_in_range
+from lit_cfl.datamodules.columns import label_space, labels_of, matrix, number_clients
 from lit_cfl.errors import Notice
 
 DAYS = [datetime.date(2024, 2, 1), datetime.date(2023, 5, 1), datetime.date(2024, 2, 1)]
@@ -40,7 +40,6 @@ def test_an_invalid_column_is_refused_by_its_row(column: Any, words: str):
         (lambda: labels_of([0, None, 1], "y"), "None | row 1 (from 0)"),
         (lambda: labels_of([1.0, 0.5], "y"), "0.5 | row 1 | number them"),
         (lambda: labels_of(pd.Series(pd.to_datetime(DAYS)), "y"), "2024-02-01 | row 0"),
-        (lambda: require_in_range(np.array([0, 1, 3, 4]), 3, "y"), "3 in row 2 | 0 to 2 | num_labels"),
         (lambda: matrix([[np.array([[1.0]]), np.array([1.0])]], "y"), "array of numbers"),
         (lambda: matrix([[np.array([[1.0, 2.0], [3.0, np.nan]])]], "y"), "row 1"),
     ],
@@ -61,14 +60,6 @@ def test_a_label_space_is_as_large_as_the_largest_says_and_ids_are_none():
             )
         named = ArrayData(np.zeros((len(labels), 2)), labels.astype(str)).pool().examples
         assert named.labels.tolist()[:3] == [0, 1, count - 1]
-
-
-def test_number_columns_become_one_matrix():
-    whole = matrix([[np.array([[1, 2], [3, 4]]), np.array([[5, 6]])]], "x")
-    assert (whole.tolist(), whole.dtype) == ([[1, 2], [3, 4], [5, 6]], np.int32)
-    assert matrix([[np.array([1.5, 2.5])]], "x").tolist() == [[1.5], [2.5]]
-    both = matrix([[np.array([1, 2]), np.array([3])], [np.array([4.0, 5.0]), np.array([6.0])]], "x")
-    assert (both.tolist(), both.dtype) == ([[1, 4], [2, 5], [3, 6]], np.float32)
 
 
 # Names that look alike

@@ -52,27 +52,18 @@ def test_options_that_cannot_be_are_refused(options: dict[str, Any], words: str)
     assert_refused(lambda: Digits(**options).federated(0), words)
 
 
-def test_only_training_data_are_shuffled():
-    digits = Digits(num_clients=12, validation=0.1, batch_size=100)
-    digits.setup()
-    torch.manual_seed(0)  # shuffling
-    first = {
-        loader: [next(iter(getattr(digits, loader)()))[1].tolist() for _ in range(2)]
-        for loader in ("train_dataloader", "val_dataloader", "test_dataloader")
-    }
-    assert [one == other for one, other in first.values()] == [False, True, True]
-
-
-def test_loaders_serve_every_client_in_training_and_no_newcomer():
+def test_loaders_serve_every_client_in_training_and_no_newcomer_and_shuffle_only_training_data():
     module = Digits(num_clients=10, rotations=[0], validation=0.2, newcomers=0.3, batch_size=100)
     for name in ("train", "val", "test"):
         with pytest.raises(InputError, match=r"Digits .*setup\(\)"):
             getattr(module, f"{name}_dataloader")()
     module.setup()
-    data = module.data
+    torch.manual_seed(0)  # shuffling
     for name, part in (("train", "train"), ("val", "validation"), ("test", "test")):
-        served = [labels for _, labels in getattr(module, f"{name}_dataloader")()]
-        held = torch.cat([data.split(part)[client] for client in range(10) if not data.newcomers[client]])
-        assert 0 < len(held) < len(data.split(part).entries)
-        assert torch.cat(served).bincount().tolist() == data.examples.targets(held).bincount().tolist()
+        index = module.data.split(part)
+        served, again = ([y for _, y in getattr(module, f"{name}_dataloader")()] for _ in range(2))
+        held = torch.cat([index[client] for client in range(10) if not module.data.newcomers[client]])
+        assert 0 < len(held) < len(index.entries)
+        assert torch.cat(served).bincount().tolist() == module.data.examples.targets(held).bincount().tolist()
         assert {len(one) for one in served[:-1]} <= {100}
+        assert torch.equal(torch.cat(served), torch.cat(again)) == (name != "train")

@@ -1,18 +1,21 @@
-"""Tests what all partitions have in common, on random pools: who has which example, tests of clients, and refusals."""
+"""Tests what all partitions have in common: who has which example, tests of clients, and refusals."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from partition_cases import divided, few, held, labels_of, pool_of, seeds, sizes_of
+from kinds import lists_of
+from own_arrays import assert_refused, examples_of_clients
+from partition_cases import divided, held, labels_of, pool_of
 from quadratic import ids
 from torch import Tensor
 
-from lit_cfl.data import ClientIndex, Examples
+from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.datamodules import ArrayData
 from lit_cfl.datamodules.partition import (
     IID,
     ClassesPerClient,
@@ -30,42 +33,82 @@ from lit_cfl.datamodules.partition import (
 from lit_cfl.datamodules.partition import labels as labels_module
 from lit_cfl.errors import InputError
 
-EVERYTHING = (
-    IID(7),
-    LogNormalSizes(7, min_size=3),
-    PowerLawSizes(7, min_size=3),
-    DirichletSizes(7, min_size=3),
-    Dirichlet(7, alpha=1.0, min_size=2),
-    InnerDirichlet(7, alpha=1.0),
-    ClassesPerClient(9, classes=2),
-    Shards(7, shards_per_client=2),
-    LabelGroups(groups=[[3, 0], [1], [2, 4, 5, 6, 7]], clients_per_group=3),
-)  # partitions that give every example to a client
+POOL = np.random.default_rng(0).permutation(np.repeat(np.arange(6), [20, 16, 9, 14, 12, 11]))  # labels of 82 examples
+# each with the true clusters of its four clients
+PARTITIONS: dict[str, tuple[PartitionWithTestRule, list[int]]] = {
+    "IID": (IID(4, 0.25), [0] * 4),
+    "LogNormalSizes": (LogNormalSizes(4, 0.25, min_size=5, sigma=1.0), [0] * 4),
+    "PowerLawSizes": (PowerLawSizes(4, 0.25, min_size=5), [0] * 4),
+    "DirichletSizes": (DirichletSizes(4, 0.25, min_size=5), [0] * 4),
+    "Dirichlet": (Dirichlet(4, 0.25, min_size=5), [-1] * 4),
+    "InnerDirichlet": (InnerDirichlet(4, 0.25), [-1] * 4),
+    "given sizes": (InnerDirichlet(4, 0.25, sizes=[30, 5, 14, 9]), [-1] * 4),
+    "ClassesPerClient": (ClassesPerClient(4, 0.25, classes=3), [0, 1, 2, 3]),
+    "Shards": (Shards(4, 0.25, shards_per_client=3), [-1] * 4),
+    "LabelGroups": (LabelGroups(test=0.25, groups=[[1, 5], [0, 2, 3, 4]], clients_per_group=2), [0, 0, 1, 1]),
+    "DominantClass": (DominantClass(4, 0.25, num_clusters=3, beta=0.5), [0, 1, 2, 0]),
+}
+
+every_partition = pytest.mark.parametrize(("partition", "clusters"), PARTITIONS.values(), ids=PARTITIONS)
 
 
-@settings(few, max_examples=100)
-@given(
-    st.lists(st.integers(20, 60), min_size=8, max_size=8),
-    seeds,
-    st.sampled_from(EVERYTHING),
-    st.sampled_from([0.0, 0.25, 0.5, "alike", "shared", "everything", None]),
-    st.booleans(),
-)
-def test_every_example_goes_to_one_client_and_is_tested_by_the_rule(
-    counts: list[int], seed: int, partition: PartitionWithTestRule, test: str | float | None, only_train: bool
+def data_of(partition: PartitionWithTestRule, seed: int = 3, **options: Any) -> FederatedData:
+    """Divides the examples with the labels `POOL` among four clients."""
+    data = ArrayData(np.arange(82)[:, None] / 82, POOL, partition=partition, allow_unseen_labels=True, **options)
+    return data.federated(seed)
+
+
+@every_partition
+def test_a_partition_depends_on_its_seed_alone(partition: PartitionWithTestRule, clusters: list[int]):
+    data, again, other = (data_of(partition, seed) for seed in (3, 3, 4))
+    assert lists_of(data) == lists_of(again) != lists_of(other)
+    assert lists_of(data_of(partition, 0, partition_seed=3)) == lists_of(data)
+    assert data.true_clusters.tolist() == other.true_clusters.tolist() == clusters
+    assert data.skew == ("other" if clusters == [0] * 4 else "label")
+
+
+@every_partition
+def test_a_partition_gives_each_example_to_one_client_and_tests_a_share(
+    partition: PartitionWithTestRule, clusters: list[int]
 ):
-    pool = pool_of(labels_of(counts, seed), labels_of([5] * 8, seed + 1))
-    only_train = only_train and isinstance(test, float)
-    division = divided(replace(partition, test=test, only_train=only_train), pool, seed)
-    assert division.train.sizes.min() > 0
-    if isinstance(test, float):
-        assert held(division) == list(range(pool.num_train if only_train else len(pool.labels)))
-        assert division.test.sizes.tolist() == [round(test * n) for n in sizes_of(division).tolist()]
-        return
-    assert division.train.entries.sort().values.tolist() == list(range(pool.num_train))
-    tested = division.test.entries.sort().values
-    assert tested.unique().tolist() == list(range(pool.num_train, len(pool.labels)))
-    assert len(tested) == 40 or test in ("shared", "everything")  # of which several clients may have an example
+    data = data_of(partition, validation=0.3)
+    clients = examples_of_clients(data)
+    held = list(chain(*clients))
+    fewer = isinstance(partition, DominantClass) or getattr(partition, "sizes", None) == [30, 5, 14, 9]
+    assert len(set(held)) == len(held)
+    assert (len(held) < 82) == fewer
+    assert data.test.sizes.tolist() == [round(0.25 * len(one)) for one in clients]
+    assert clients == examples_of_clients(data_of(partition, newcomers=0.5))
+
+
+@every_partition
+def test_a_partition_tests_by_its_rule(partition: PartitionWithTestRule, clusters: list[int]):
+    is_test = (np.arange(82) % 3 == 2) & (POOL != 5)  # the label 5 is in the training part alone
+    first = 82 - int(is_test.sum())  # the source's test part is numbered from here on
+    tests = {}
+    for rule in ("alike", "shared", "everything"):
+        data = data_of(replace(partition, test=rule), is_test=is_test)
+        lists = lists_of(data)
+        assert {number for one in lists["train"] for number in one} <= set(range(first))
+        tests[rule] = [set(one) for one in lists["test"]]
+    part, counts = set(range(first, 82)), data.label_counts
+    stored = data.examples.labels.tolist()
+    assert tests["everything"] == [part] * 4
+    for client, cluster in enumerate(clusters):
+        mates = [other for other in range(4) if other == client or (cluster >= 0 and clusters[other] == cluster)]
+        known = set(counts[mates].sum(0).nonzero().flatten().tolist())
+        assert tests["shared"][client] == {number for number in part if stored[number] in known}
+    for label in {stored[number] for number in part}:
+        number = torch.tensor([sum(stored[one] == label for one in own) for own in tests["alike"]])
+        total, weights = sum(stored[one] == label for one in part), counts[:, label].double()
+        assert int(number.sum()) == (total if weights.any() else 0)
+        assert bool(((number - weights / weights.sum().clamp(min=1) * total).abs() < 1).all())
+
+
+def test_only_the_training_part_is_divided_if_so_asked():
+    pool = pool_of(labels_of([20] * 4), labels_of([5] * 4))
+    division = divided(IID(7, 0.25, only_train=True), pool)
+    assert held(division) == list(range(80))
 
 
 @pytest.mark.parametrize("labels", [torch.arange(18) / 2, torch.zeros(18, dtype=torch.int64)], ids=["numbers", "none"])
@@ -105,9 +148,7 @@ FOUR = (10, 10, 10, 10)
 def test_impossible_partitions_are_refused(
     make: Callable[[], PartitionWithTestRule], counts: Sequence[int], quoted: str
 ):
-    with pytest.raises(InputError) as refusal:
-        divided(make(), pool_of(labels_of(counts)))
-    assert all(part in str(refusal.value) for part in quoted.split(" | "))
+    assert_refused(lambda: divided(make(), pool_of(labels_of(counts))), quoted)
 
 
 def test_dirichlet_does_not_draw_again_where_it_is_hopeless(monkeypatch: pytest.MonkeyPatch):

@@ -1,6 +1,5 @@
-"""Tests Sentiment140 tweets as token ids and as word vectors, and rounds of training on them."""
+"""Tests Sentiment140 tweets as token ids and as word vectors."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +8,12 @@ import pytest
 import torch
 from hub import SHARED
 from own_arrays import assert_refused
-from torch.optim import SGD
 from tweets import TWEETS, VECTORS, all_users, glove, tweets
 
-from lit_cfl.algorithms import FedAvg
 from lit_cfl.datamodules.glove import read_vectors
 from lit_cfl.datamodules.partition import Natural
 from lit_cfl.datamodules.sent140 import Sent140
 from lit_cfl.datamodules.tokens import Vocabulary
-from lit_cfl.experiment import Experiment, LocalTraining
-from lit_cfl.nets import Sent140GRU
-from lit_cfl.tasks import Classification
 
 pytestmark = pytest.mark.usefixtures("caches")
 
@@ -80,23 +74,12 @@ def test_tweets_become_token_ids_of_their_users(tmp_path: Path):
     assert (short.vocabulary, short.words) == (4, Vocabulary(("bad", "day")).fingerprint)
 
 
-def test_vectors_stand_in_place_of_known_words_and_zeros_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    module = all_users(tmp_path, embeddings=glove(tmp_path))
-    inputs, labels = module.examples.batch(torch.arange(5))
-    good, bad, none = [1.0, 2, 3], [-1.0, -2.5, -3], [0.0, 0, 0]
-    assert inputs.tolist() == [
-        [good, none, [4, 5, 6], good],
-        [none, none, bad, none],
-        [none] * 4,
-        [none, bad, bad, none],
-        [none] * 4,
-    ]
-    assert (inputs.dtype, labels.tolist()) == (torch.float32, [1, 0, 1, 0, 0])
-    assert (module.examples.input_shape, module.examples.vocabulary) == ((4, 3), 3 + 2)
+def test_vectors_are_also_looked_for_in_the_folder_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "glove").mkdir()
     moved = glove(tmp_path).rename(tmp_path / "glove" / "my_vectors.txt")
-    monkeypatch.setenv("LITCFL_DATA", str(tmp_path))  # a name is also looked for in the folder of data
-    assert torch.equal(all_users(tmp_path, embeddings=moved.name).examples.batch(torch.arange(5))[0], inputs)
+    monkeypatch.setenv("LITCFL_DATA", str(tmp_path))
+    examples = all_users(tmp_path, embeddings=moved.name).examples
+    assert (examples.input_shape, examples.vocabulary) == ((4, 3), 3 + 2)  # good, bad and the comma
 
 
 def test_rows_without_text_or_user_and_neutral_ones_make_no_client(tmp_path: Path):
@@ -119,26 +102,6 @@ def test_rows_without_text_or_user_and_neutral_ones_make_no_client(tmp_path: Pat
 )
 def test_tweets_that_cannot_be_used_are_refused(rows: list[Any], options: dict[str, int], words: str, tmp_path: Path):
     assert_refused(lambda: Sent140(tweets(tmp_path, rows), **options).federated(0), words)
-
-
-# Rounds
-
-
-def test_round_trains_the_embedding_of_the_words_that_clients_have(tmp_path: Path):
-    """Two users have 16 tweets of two words each, and a third one, which is no client, has one tweet."""
-    rows = [(f"{word} day", user, 4 * (word == "good")) for user in ("ann", "bob") for word in ["good", "bad"] * 8]
-    partition = Natural(min_examples=16, max_clients=4, test=0.2)
-    data = Sent140(tweets(tmp_path, [*rows, ("rare", "cat", 4)]), max_words=4, partition=partition)
-    task = lambda: Classification(Sent140GRU([25], 2, data.examples.vocabulary, 20), partial(SGD, lr=0.3))  # noqa: E731
-    prepared = Experiment(data, task, FedAvg(), rounds=1, cohort_size=2, local=LocalTraining(2, 10)).prepare(0)
-    (round,) = prepared.rounds()
-    (slot,) = (slot for slot in prepared.engine.layout.slots if slot.layer == "net.embedding")
-    models = prepared.engine.initial(0), round.state.models[0]
-    before, after = (model[slot.start : slot.stop].view(slot.shape) for model in models)
-    changed = (before != after).any(1).tolist()
-    # ids: padding, unknown (which no tweet has), day, bad, good, and `rare`, which only the third user has
-    assert changed == [False, False, True, True, True, False]
-    assert not after[0].any()
 
 
 @pytest.mark.nightly

@@ -4,7 +4,7 @@ The data are five clients with different numbers of examples, of which the third
 examples is a cycle of three, so that its inverse gives another result.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -57,6 +57,7 @@ SHIFTS: dict[str, Sequence[Any]] = {
     "swaps, then release": [SwapAll(0.5), SwapPart(0.5), Incremental((0, 3), (0.4, 1.0))],
     "release, drift, swaps": [Incremental((0, 2), (0.5, 1.0)), LabelDrift(share=0.6, start=1), SwapPart(1.0)],
 }
+every_shift = pytest.mark.parametrize("name", SHIFTS)
 STARTS = {"release": 1, "sudden drift": 2, "gradual drift": 1, "two drifts": 1}  # the first round with a change
 ROUNDS = 5
 WORDS = {SwapAll: "swap_all", SwapPart: "swap_part", Incremental: "incremental", LabelDrift: "label_drift"}
@@ -85,7 +86,8 @@ def examples_of(data: FederatedData, client: int, *parts: str) -> list[int]:
 # Properties of every shift
 
 
-def no_part_loses_an_example(name: str) -> None:
+@every_shift
+def test_no_part_loses_an_example(name: str):
     first, last = rounds_of(name)[0][0], rounds_of(name)[-1][0]
     for parts in (("train", "withheld"), ("validation",), ("test",)):
         expected = sorted(number for client in range(5) for number in examples_of(first, client, *parts))
@@ -94,7 +96,8 @@ def no_part_loses_an_example(name: str) -> None:
     assert not any(lists_of(last)["withheld"])  # every release ends with all data
 
 
-def parts_move_together(name: str) -> None:
+@every_shift
+def test_parts_move_together(name: str):
     """Validation and test data of a client are always of the clients from which it has training data."""
     for data, _ in rounds_of(name):
         for client in range(5):
@@ -111,7 +114,8 @@ def parts_move_together(name: str) -> None:
                 assert truth // concepts == [0, 1, 2, 0, 1][source]
 
 
-def the_log_says_what_changed(name: str) -> None:
+@every_shift
+def test_the_log_says_what_changed(name: str):
     for (before, _), (after, moves) in zip(rounds_of(name), rounds_of(name)[1:], strict=False):
         told = {client for move in moves for client in move.clients.tolist()}
         (old, truth), (new, now) = facts(before), facts(after)
@@ -140,7 +144,8 @@ def the_log_says_what_changed(name: str) -> None:
                     assert all(came[part] <= set(old[part][partner]) for part in came)
 
 
-def it_takes_effect_in_its_round(name: str) -> None:
+@every_shift
+def test_it_takes_effect_in_its_round(name: str):
     start = STARTS.get(name, 0)
     (before, _), *rounds = rounds_of(name)
     for data, moves in rounds[:start]:
@@ -149,7 +154,8 @@ def it_takes_effect_in_its_round(name: str) -> None:
     assert name in ("rare whole swaps",) or facts(rounds[start][0]) != facts(before)
 
 
-def who_shifts_depends_on_the_seed_alone(name: str) -> None:
+@every_shift
+def test_who_shifts_depends_on_the_seed_alone(name: str):
     expected = [facts(data) for data, _ in rounds_of(name)[1:]]
     again = shifted(small(name, partition_seed=0), SHIFTS[name], ROUNDS, 0, warm=ids(0, 1))
     assert [facts(data) for data, _ in again] == expected
@@ -165,7 +171,8 @@ def who_shifts_depends_on_the_seed_alone(name: str) -> None:
         assert len(set(map(str, others))) > 1
 
 
-def newcomers_neither_swap_nor_wait_but_drift(name: str) -> None:
+@every_shift
+def test_newcomers_neither_swap_nor_wait_but_drift(name: str):
     rounds = rounds_of(name, newcomers=0.4)
     mine = rounds[0][0].newcomers.nonzero().flatten().tolist()
     assert len(mine) == 2
@@ -184,7 +191,8 @@ def newcomers_neither_swap_nor_wait_but_drift(name: str) -> None:
         assert any(drifted.values())
 
 
-def a_client_without_training_data_is_survived(name: str) -> None:
+@every_shift
+def test_a_client_without_training_data_is_survived(name: str):
     data = small(name)
     sizes = data.train.sizes.clone()
     sizes[2] = 0
@@ -194,7 +202,8 @@ def a_client_without_training_data_is_survived(name: str) -> None:
         assert sum(len(examples_of(after, client)) for client in range(5)) == total
 
 
-def only_warm_clients_shift_if_so_asked(name: str) -> None:
+@every_shift
+def test_only_warm_clients_shift_if_so_asked(name: str):
     shifts = [replace(shift, participants="warm") for shift in SHIFTS[name]]
     data, moved = small(name), set[int]()
     for after, moves in shifted(data, shifts, ROUNDS, warm=ids(1, 2, 4)):
@@ -205,7 +214,8 @@ def only_warm_clients_shift_if_so_asked(name: str) -> None:
     assert moved or name == "swaps of a label"  # of these clients, two lack the same label, and one has no test data
 
 
-def every_method_sees_the_same_data_and_a_resumed_run_too(name: str) -> None:
+@every_shift
+def test_every_method_sees_the_same_data_and_a_resumed_run_too(name: str):
     kind = KINDS["table"]
     runs = []
     for algorithm in (FedAvg(), IFCA(num_clusters=2)):
@@ -221,60 +231,9 @@ def every_method_sees_the_same_data_and_a_resumed_run_too(name: str) -> None:
     assert [[facts(one.data) for one in rounds] for rounds in runs] == [expected] * 2
 
 
-PROPERTIES: Sequence[Callable[[str], None]] = (
-    no_part_loses_an_example,
-    parts_move_together,
-    the_log_says_what_changed,
-    it_takes_effect_in_its_round,
-    who_shifts_depends_on_the_seed_alone,
-    newcomers_neither_swap_nor_wait_but_drift,
-    a_client_without_training_data_is_survived,
-    only_warm_clients_shift_if_so_asked,
-    every_method_sees_the_same_data_and_a_resumed_run_too,
-)
-
-
-@pytest.mark.parametrize("check", PROPERTIES, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("name", SHIFTS)
-def test_every_shift(name: str, check: Callable[[str], None]):
-    check(name)
-
-
 # Examples that are worked out by hand
 
-CYCLE = [4, 0, 2, 3, 1]  # source of each client's data after two rounds under the seed 0
 DRIFTERS = [0, 2, 3]  # clients that drift under the seed 0
-
-
-def test_two_swaps_in_a_row_can_be_a_cycle_of_three():
-    data = small("whole swaps")
-    after = shifted(data, [SwapAll(1.0)], 2)
-    holds = list(range(5))
-    for _, (move,) in after:
-        for client, partner in zip(move.clients.tolist(), move.partners.tolist(), strict=True):
-            assert move.partners[move.clients == partner].tolist() == [client]
-        partners = dict(zip(move.clients.tolist(), move.partners.tolist(), strict=True))
-        holds = [holds[partners.get(client, client)] for client in range(5)]
-    assert holds == CYCLE
-    assert [holds.index(client) for client in range(5)] != CYCLE  # the wrong direction gives other clients
-    assert facts(after[-1][0])[0] == {
-        part: [lists[source] for source in CYCLE] for part, lists in lists_of(data).items()
-    }
-    assert after[-1][0].true_clusters.tolist() == [[0, 1, 2, 0, 1][source] for source in CYCLE]
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_a_label_is_given_to_a_partner_that_lacks_it(seed: int):
-    data = small("swaps of a label")
-    ((after, moves),) = shifted(data, [SwapPart(1.0)], 1, seed)
-    for move in moves:
-        for client, partner in zip(move.clients.tolist(), move.partners.tolist(), strict=True):
-            came = set(examples_of(after, client)) - set(examples_of(data, client))
-            (label,) = {LABELS[number] for number in came}
-            assert label == client % 3  # the only label that the client lacks
-            assert came == {number for number in examples_of(data, partner) if LABELS[number] == label}
-    able = {client for move in moves for client in move.clients.tolist()}
-    assert 2 not in able  # without test data a client has no label in both parts
 
 
 def test_releases_are_shares_of_all_training_data_rounded_up():
@@ -298,24 +257,6 @@ def test_releases_are_shares_of_all_training_data_rounded_up():
         [],
         [[1, 2, 2, 1]],  # client 2 has everything already
     ]
-
-
-def test_a_sudden_drift_changes_each_label_to_the_next_in_all_parts():
-    (before, _), *rounds = rounds_of("sudden drift")
-    (data, (move,)) = rounds[2]
-    assert move.clients.tolist() == DRIFTERS
-    assert move.partners.tolist() == [-1, -1, -1]
-    assert move.examples.tolist() == [sum(SIZES[client]) for client in DRIFTERS]
-    assert before.true_clusters.tolist() == [0, 2, 4, 0, 2]
-    for client in range(5):
-        by = int(client in DRIFTERS)
-        assert int(data.true_clusters[client]) == [0, 2, 4, 0, 2][client] + by
-        for part in PARTS[:3]:
-            index = getattr(data, part)[client]
-            inputs, labels = data.examples.batch(index)
-            numbers = (inputs[:, 0] * TOTAL).round().long().tolist()
-            assert labels.tolist() == [(LABELS[number] + by) % 4 for number in numbers]
-    assert [moves for _, moves in rounds[3:]] == [(), ()]
 
 
 def test_a_gradual_drift_grows_and_counts_as_new_from_half_on():

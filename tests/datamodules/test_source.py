@@ -3,7 +3,6 @@
 import logging
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,10 @@ import pytest
 import yaml
 from datasets import ClassLabel, Dataset, DatasetDict, Value
 from hub import files_up_to, write, write_images
-from mixed import FEATURES, mixed
+from mixed import mixed
 from own_arrays import assert_refused
 
 from lit_cfl.cli.main import main
-from lit_cfl.datamodules import HFDataset, Hybrid
-from lit_cfl.datamodules.partition import IID
 from lit_cfl.datamodules.source import find
 
 pytestmark = pytest.mark.usefixtures("caches")
@@ -37,25 +34,6 @@ def labels_in(source: str | Path, split: str = "train", **options: Any) -> list[
 
 
 # Columns
-
-
-def test_a_source_gives_its_columns_in_the_order_asked_for(folder: Path):
-    source = find(str(folder))
-    assert source.table("test", ["rank", "text", "reading"]) == {
-        "rank": [0, 2],
-        "text": ["a new", "b"],
-        "reading": [[4, 4.5], [5, 5.5]],
-    }
-    assert source.join_splits(["rank", "text"], ["test", "train"])["rank"] == [0, 2, 2, 0, 0, 2]
-    assert [source.array("test", column).tolist() for column in ("heat", "reading")] == [[2.5, 3], [[4, 4.5], [5, 5.5]]]
-    assert [source.has(split) for split in ("train", "test", "validation")] == [True, True, False]
-    assert (source.size("train"), source.label_names("rank"), source.label_names("heat")) == (
-        4,
-        ["low", "mid", "high"],
-        None,
-    )
-    kinds = ["image", "text", "numbers", "text", "text", "numbers", "numbers", "numbers", "numbers"]
-    assert [source.kind(column) for column in FEATURES] == kinds
 
 
 # Folders and ids
@@ -149,27 +127,7 @@ def test_run_records_the_commit_and_is_resumed_and_repeated_from_its_configurati
     assert [one.get("data_commit") for one in found.values()] == [SHA, SHA, None]
 
 
-def test_commits_of_the_parts_of_a_hybrid_are_recorded(hub: None):
-    options = {"input_column": ["a", "b"], "label_column": "label", "partition": IID(4)}
-    data = Hybrid([HFDataset("me/mine", **options), HFDataset("mine", **options)])
-    assert len(data.examples) == 160
-    assert data.commit == SHA
-    assert [find(name).commit for name in ("me/mine", "mine")] == [SHA, None]
-
-
 # Refusals
-
-
-@pytest.mark.parametrize(
-    ("ask", "words"),
-    [
-        (lambda source: source.table("train", ["rank", "imgae"]), "'imgae' | photo, kind, rank"),
-        (lambda source: source.array("train", "y"), "'y' | photo, kind"),
-        (lambda source: source.table("validation", ["rank"]), "'validation' | train, test"),
-    ],
-)
-def test_what_a_source_does_not_hold_is_named(ask: Callable[[Any], object], words: str, folder: Path):
-    assert_refused(lambda: ask(find(str(folder))), f"mixed | {words}")
 
 
 @pytest.mark.parametrize("source", ["", "./nothing", "a/b/c", "two words", "here"])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lit_cfl.datamodules import SyntheticMixture
-from lit_cfl.datamodules.synthetic import Synthetic, draw_inputs, label_inputs, log_normal_sizes
+from lit_cfl.datamodules.synthetic import Synthetic, log_normal_sizes
 
 SMALL: dict[str, Any] = {
     "num_clients": 300,
@@ -37,13 +37,6 @@ def rng() -> np.random.Generator:
 # The law
 
 
-def test_labels_are_those_of_the_linear_model_and_ties_go_to_the_lowest():
-    models = np.array([[[1, 0, 0], [0, 1, 0], [0, 0, 2]], [[0, 0, 5], [1, 1, 0], [0, 0, 0]]], np.float32)
-    x = np.array([[3, 1], [1, 3], [1, 1], [3, 1], [3, 3], [2, 2]], np.float32)
-    # scores of model 0: x1, x2, 2; of model 1: 5, x1 + x2, 0
-    assert label_inputs(models, np.array([0, 0, 0, 1, 1, 0]), x).tolist() == [0, 1, 2, 0, 1, 0]
-
-
 @pytest.mark.parametrize("num_clusters", [None, 3])
 def test_every_example_has_the_label_that_its_clients_model_gives(num_clusters: int | None):
     module = made(np.random.default_rng(1).integers(1, 30, 200), 1.0, 1.0, 5, 4, num_clusters=num_clusters)
@@ -55,14 +48,6 @@ def test_every_example_has_the_label_that_its_clients_model_gives(num_clusters: 
     assert (scores[np.arange(len(y)), y] >= scores.max(1) - 1e-5).all()  # float32 against float64
     assert (scores.argmax(1) == y).mean() > 0.999
     assert set(y.tolist()) == {0, 1, 2, 3}
-
-
-def test_variances_of_inputs_fall_as_the_power_minus_1_2():
-    centres = np.tile(np.array([1, -2, 3, 0, 5], np.float32), (40_000, 1))
-    x = draw_inputs(centres, rng()).astype(np.float64)
-    expected = np.array([1, 2**-1.2, 3**-1.2, 4**-1.2, 5**-1.2])
-    assert np.allclose(x.mean(0), centres[0], atol=5 / 200)  # 5 standard errors of a deviation of 1 or less
-    assert np.allclose(np.cov(x.T), np.diag(expected), atol=5 * 2**0.5 / 200)
 
 
 def test_inputs_and_models_of_the_population_follow_the_law():
@@ -125,19 +110,6 @@ def test_population_depends_on_its_seed_and_more_clients_leave_the_first_ones_un
 # Clients
 
 
-def test_each_client_trains_on_int_0_9_n_of_its_n_examples_at_random():
-    module = Synthetic(**SMALL)
-    one, again, other = (module.federated(seed) for seed in (1, 1, 2))
-    sizes = module.sizes
-    assert one.train.sizes.tolist() == [int(0.9 * n) for n in sizes]
-    assert {n for n in sizes.tolist() if n < 12} == set(range(3, 12))
-    starts = [0, *sizes.cumsum().tolist()]
-    for client, (train, test) in enumerate(zip(one.train, one.test, strict=True)):
-        assert torch.cat([train, test]).sort().values.tolist() == list(range(starts[client], starts[client + 1]))
-    assert torch.equal(one.train.values, again.train.values)
-    assert not torch.equal(one.train.values, other.train.values)
-
-
 @pytest.mark.parametrize(
     ("number", "first", "skew"), [(None, [-1] * 6, "other"), (4, [0, 1, 2, 3, 0, 1], "label"), (1, [0] * 6, "other")]
 )
@@ -171,14 +143,6 @@ def test_shares_of_the_models_are_the_clients_weights():
     differ = right[0] != right[1]  # if the models disagree, the label shows which one was drawn
     for client, weight in enumerate(data.weights[:, 0]):
         assert right[0][differ & (owners == client)].mean() == pytest.approx(weight, abs=0.02)
-
-
-def test_clients_have_their_train_and_test_examples_and_no_true_cluster():
-    data = SyntheticMixture(**TINY)
-    found = data.federated(0)
-    assert torch.equal(found.num_examples, data.train_sizes)
-    assert 50 <= data.train_sizes.min() < data.train_sizes.max() <= 300
-    assert (found.test.sizes.tolist(), found.true_clusters.tolist()) == ([400] * 5, [-1] * 5)
 
 
 def test_defaults_are_the_papers():

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from datasets import ClassLabel, List, Value
-from hub import pixels, write_images, write_split, write_writers
+from datasets import ClassLabel, Value
+from hub import pixels, write_images, write_split
 from lightning import LightningModule
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
@@ -52,7 +52,6 @@ X = np.stack([np.arange(33) / 8 - 2, (np.arange(33) * 7 % 33) / 16, np.array([la
 NUMBERS = X @ [0.5, -1.0, 2.0]
 SEVERAL = np.stack([X[:, 0] > 0, X[:, 1] > 1, np.arange(33) % 3 > 0], 1)
 TOKENS = np.array([[1 + row % 3, 1 + row % 2, 1 + row // 3 % 3, 0] for row in range(33)])
-CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 def table(folder: Path, **columns: Any) -> Path:
@@ -66,16 +65,6 @@ def table(folder: Path, **columns: Any) -> Path:
 def npz(folder: Path, **arrays: Any) -> Path:
     np.savez(folder / "own.npz", **arrays)
     return folder / "own.npz"
-
-
-def folder_of_clients(folder: Path) -> Path:
-    """Writes a folder with an .npz file for each client."""
-    (folder / "clients").mkdir()
-    for name in SIZES:
-        mine = [row for row, client in enumerate(CLIENTS) if client == name]
-        labels = np.array([WORDS.index(LABELS[row]) for row in mine])
-        np.savez(folder / "clients" / f"{name}.npz", x=X[mine], y=labels, cluster=int(name in SOUTH))
-    return folder / "clients"
 
 
 def hub_table(folder: Path, labels: Sequence[Any], feature: Any) -> str:
@@ -267,9 +256,6 @@ NUMBERS_READ, SEVERAL_READ = np.float32(NUMBERS).tolist(), list(map(tuple, SEVER
 AS_NUMBERS = [WORDS.index(label) for label in LABELS]
 CLUSTERS = [int(name in SOUTH) for name in sorted(SIZES)]  # al, bo, cy, ed, mo
 PEOPLE: dict[str, Any] = {"clients": 5, "test": [2, 4, 2, 0, 1]}  # a quarter of 9, 14, 6, 1 and 3, halves to even
-AS_TEST = [client != "ed" and place % 4 == 3 for place, client in enumerate(CLIENTS)]
-MARKED = [sum(AS_TEST[row] for row in range(33) if CLIENTS[row] == name) for name in sorted(SIZES)]
-WRITTEN, WRITERS = "abcjihg7Zk" * 3, ["f9", "f10", "e"] * 10
 TOWNS = ["xyzw"[row % 7 % 4] for row in range(24)]
 KINDS = {
     "digits": Kind(
@@ -286,25 +272,12 @@ KINDS = {
         **PEOPLE,
         clusters=CLUSTERS,
     ),
-    "marked table": Kind(
-        lambda folder: made("ArrayData", source=table(folder, y=LABELS, is_test=AS_TEST), columns={"client": "user"}),
-        people(),
-        5,
-        MARKED,
-        drawn=False,
-    ),
     "arrays": Kind(
         lambda folder: made("ArrayData", x=X, y=LABELS, client=CLIENTS, cluster=CLUSTERS, test=0.25),
         people(),
         **PEOPLE,
         clusters=CLUSTERS,
         only_python=True,
-    ),
-    "folder of clients": Kind(
-        lambda folder: made("ArrayData", source=folder_of_clients(folder), test=0.25),
-        people(AS_NUMBERS),
-        **PEOPLE,
-        clusters=CLUSTERS,
     ),
     "numbers": Kind(own(x=X, y=NUMBERS), people(NUMBERS_READ), **PEOPLE, task="Regression"),
     "several labels": Kind(own(x=X, y=SEVERAL), people(SEVERAL_READ), **PEOPLE, task="MultiLabel"),
@@ -317,19 +290,6 @@ KINDS = {
         4,
         12,
         clusters=[0, 0, 0, 0],
-        cached=True,
-    ),
-    "writers": Kind(
-        image_kind(
-            "FEMNIST", lambda path: write_writers(path, list(WRITTEN), WRITERS, list(CHARACTERS)), NATURAL, labels="a-j"
-        ),
-        lambda: [
-            row
-            for row in images_of(pixels(30, 28, 28), ["abcdefghij".find(k) for k in WRITTEN], WRITERS)
-            if row[1] >= 0
-        ],
-        3,
-        [2, 2, 2],
         cached=True,
     ),
     "photos": Kind(
@@ -350,13 +310,6 @@ KINDS = {
         hub_kind(AS_NUMBERS, ClassLabel(names=list(WORDS)), ["b", "a"]),
         people(LABELS, X[:, [1, 0]]),
         **PEOPLE,
-        cached=True,
-    ),
-    "hub several labels": Kind(
-        hub_kind([np.flatnonzero(row).tolist() for row in SEVERAL], List(ClassLabel(names=list("pqr"))), ["a", "b"]),
-        people(SEVERAL_READ, X[:, :2]),
-        **PEOPLE,
-        task="MultiLabel",
         cached=True,
     ),
     "tweets": Kind(

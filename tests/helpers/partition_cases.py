@@ -1,11 +1,8 @@
 """Makes pools of examples that have only labels, and summarises the data of clients."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
-import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -15,7 +12,6 @@ from lit_cfl.data import ClientIndex, Division, Examples
 from lit_cfl.datamodules.partition import Partition, Pool
 from lit_cfl.datamodules.partition.base import label_counts
 
-DATA = Path(__file__).parents[3] / "shared/data"
 few = settings(deadline=None, derandomize=True, max_examples=30)
 some_counts = st.lists(st.integers(20, 60), min_size=4, max_size=8)  # numbers of examples of each label
 seeds = st.integers(0, 2**32 - 1)
@@ -32,14 +28,6 @@ def pool_of(
     every = labels if test is None else torch.cat([labels, test])
     number = int(every.max()) + 1 if num_labels is None else num_labels
     return Pool(Examples(torch.zeros(len(every), 1), every, number), len(labels), owner)
-
-
-def real(name: str) -> Pool:
-    """Reads the labels of a real data set, or skips the test."""
-    if not (DATA / name).is_dir():
-        pytest.skip(f"no real data in {DATA / name}")
-    parts = [pq.read_table(next((DATA / name).glob(f"{split}-*")), columns=["label"]) for split in ("train", "test")]
-    return pool_of(*(torch.tensor(part["label"].to_pylist()) for part in parts))
 
 
 def divided(partition: Partition, pool: Pool, seed: int = 0) -> Division:
