@@ -6,6 +6,7 @@ of others and between them.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,12 +14,13 @@ import torch
 from inside_training import make_work
 from lightning import LightningModule
 from quadratic import ids
+from ragged import clients_of
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lit_cfl.aggregation import discrepancy, mean_by_cluster
 from lit_cfl.algorithms import FedAvg
-from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.data import Examples, FederatedData
 from lit_cfl.engines import round_work
 from lit_cfl.experiment import LocalTraining
 from lit_cfl.local_work import Budget, LocalCosts, LocalWork
@@ -85,8 +87,7 @@ def make_clients(kind: str, centers: Tensor = CENTERS, chunk: int | None = None)
 def data_of(centers: Tensor = CENTERS) -> FederatedData:
     labels = torch.cat([ids(0, 1).repeat_interleave(counts) for counts in COUNTS])
     examples = Examples(centers.float().repeat_interleave(SIZES, 0), labels, 2)
-    train, none = ClientIndex.from_sizes(torch.arange(len(labels)), SIZES), ClientIndex.empty(6)
-    return FederatedData(examples, train, none, none, ids(0, 1, 0, 1, 0, 1), skew="label")
+    return replace(clients_of(examples, SIZES.tolist()), true_clusters=ids(0, 1, 0, 1, 0, 1), skew="label")
 
 
 def work_of(kind: str, **options: Any) -> LocalWork:

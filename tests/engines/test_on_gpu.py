@@ -13,14 +13,15 @@ import pytest
 import torch
 from digits_experiment import digits
 from pretended_gpu import Counts, PretendedGPU, pretended
-from ragged import SHAPE, SIZES, ragged_data, task
+from quadratic import rng
+from ragged import SHAPE, SIZES, clients_of, ragged_data, task
 from torch import Tensor, nn
 
 import lit_cfl
 from lit_cfl import nets
 from lit_cfl.aggregation import discrepancy, mean_by_cluster
 from lit_cfl.algorithms import FedAvg
-from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.data import Examples, FederatedData
 from lit_cfl.data.examples import View
 from lit_cfl.engines.cohort import split_clients
 from lit_cfl.engines.engine import Engine
@@ -83,10 +84,10 @@ def round_of(engine: Engine, data: FederatedData, prox: float = 0.0) -> list[Ten
 @pytest.mark.parametrize(("net", "prox", "momentum"), [(net, 0.3 * (k % 2), 0.9) for k, net in enumerate(NETS)])
 def test_gpu_gives_the_bits_of_the_cpu(net: str, prox: float, momentum: float, gpu: PretendedGPU):
     make, shape = NETS[net]
-    rng, classes = torch.Generator().manual_seed(0), 2 if len(shape) == 2 else 10
-    index, none = ClientIndex.from_sizes(torch.arange(21), torch.tensor([0, 3, 5, 13])), ClientIndex.empty(4)
-    examples = Examples(torch.rand(21, *shape, generator=rng), torch.randint(0, classes, (21,), generator=rng), classes)
-    data = FederatedData(examples, index, none, index, torch.zeros(4, dtype=torch.int64))
+    draws, classes = rng(), 2 if len(shape) == 2 else 10
+    inputs, labels = torch.rand(21, *shape, generator=draws), torch.randint(0, classes, (21,), generator=draws)
+    data = clients_of(Examples(inputs, labels, classes), (0, 3, 5, 13))
+    data = replace(data, test=data.train)
     expected, found = (
         round_of(engine_of(plan, 2, make, momentum=momentum), data, prox) for plan in (CPU_PLAN, GPU_PLAN)
     )

@@ -21,12 +21,12 @@ import pytest
 import ray
 import torch
 from processes import descendants
-from quadratic import ids
-from ragged import SHAPE, fitted
+from quadratic import ids, rng
+from ragged import SHAPE, clients_of, fitted
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.data import Examples, FederatedData
 from lit_cfl.engines.choose_plan import Workload, build_engine, choose_plan, room_of_ray
 from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
@@ -116,12 +116,9 @@ def one_worker(cluster: None, task: TaskFactory) -> Iterator[Engine]:
 
 
 def made_data(sizes: Sequence[int] = SIZES) -> FederatedData:
-    rng, total = torch.Generator().manual_seed(0), sum(sizes)
-    inputs = torch.randn(total, 5, generator=rng, dtype=torch.float64)
-    examples = Examples(inputs, torch.randint(0, 3, (total,), generator=rng), 3)
-    train = ClientIndex.from_lists(list(torch.arange(total).split(list(sizes))))
-    none = ClientIndex.empty(len(sizes))
-    return FederatedData(examples, train, none, none, torch.full((len(sizes),), -1))
+    draws, total = rng(), sum(sizes)
+    inputs = torch.randn(total, 5, generator=draws, dtype=torch.float64)
+    return clients_of(Examples(inputs, torch.randint(0, 3, (total,), generator=draws), 3), sizes)
 
 
 def engine_of(task: TaskFactory, workers: int = 1) -> Engine:

@@ -6,12 +6,13 @@ from functools import partial
 import pytest
 import torch
 from lightning import LightningModule
-from quadratic import ids
+from quadratic import ids, rng
+from ragged import clients_of
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
-from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.data import Examples
 from lit_cfl.engines.check_task import require_trainable
 from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
@@ -22,20 +23,14 @@ from lit_cfl.nets import MCLR
 from lit_cfl.seeds import generator
 from lit_cfl.tasks import Classification
 
-SIZES = (0, 7, 12, 3)
 SGD = partial(torch.optim.SGD, lr=0.1)
 exactly = partial(assert_close, atol=1e-12, rtol=0)
 
 
-def made_data() -> FederatedData:
-    rng, total = torch.Generator().manual_seed(0), sum(SIZES)
-    inputs = torch.randn(total, 5, generator=rng, dtype=torch.float64)
-    examples = Examples(inputs, torch.randint(0, 3, (total,), generator=rng), 3)
-    train, none = ClientIndex.from_sizes(torch.arange(total), torch.tensor(SIZES)), ClientIndex.empty(len(SIZES))
-    return FederatedData(examples, train, none, none, torch.full((len(SIZES),), -1))
-
-
-DATA = made_data()
+DATA = clients_of(
+    Examples(torch.randn(22, 5, generator=rng(), dtype=torch.float64), torch.randint(0, 3, (22,), generator=rng(1)), 3),
+    sizes=(0, 7, 12, 3),
+)
 
 
 def linear() -> nn.Module:
@@ -58,9 +53,9 @@ def train_plainly(engine: Engine, client: int, epochs: int, prox: float) -> tupl
     optimizer, losses = module.configure_optimizers(), []
     begin = [p.detach().clone() for p in module.parameters()]
     inputs, labels = DATA.examples.batch(DATA.train[client], torch.float64)
-    rng = generator(11, "train", 4, client)
+    draws = generator(11, "train", 4, client)
     for _ in range(epochs):
-        for part in torch.randperm(len(labels), generator=rng).split(4):
+        for part in torch.randperm(len(labels), generator=draws).split(4):
             of_each = cross_entropy(module(inputs[part]), labels[part], reduction="none")
             losses += of_each.tolist()
             distance = sum((p - b).square().sum() for p, b in zip(module.parameters(), begin, strict=True))

@@ -10,31 +10,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import cache, partial
 from inspect import signature
-from itertools import chain, cycle, islice
+from itertools import chain, combinations, cycle, islice
 from math import inf, nan
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
-from inside_training import (
-    CENTER,
-    MIXING,
-    ROUND,
-    START,
-    Case,
-    Clients,
-    find_refusal,
-    set_form,
-    why_absent,
-)
+from inside_training import CENTER, MIXING, ROUND, START, Case, Clients, find_refusal, set_form, why_absent
 from lightning import LightningModule
+from ragged import clients_of
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Adam, AdamW, RMSprop
 from torch.optim.lr_scheduler import ExponentialLR
 from torch.testing import assert_close
 
-from lit_cfl.data import Augment, ClientIndex, Examples, FederatedData
+from lit_cfl.data import Augment, Examples, FederatedData
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import LocalTraining
 from lit_cfl.keyed_random import draw_keyed_uniform
@@ -50,11 +41,6 @@ PLAIN = partial(SGD, lr=0.1)
 
 
 # Data
-
-
-def clients_of(examples: Examples, sizes: Sequence[int]) -> FederatedData:
-    train, none = ClientIndex.from_sizes(torch.arange(sum(sizes)), torch.tensor(sizes)), ClientIndex.empty(len(sizes))
-    return FederatedData(examples, train, none, none, torch.zeros(len(sizes), dtype=torch.int64))
 
 
 def draw_labels(count: int, classes: int = 10) -> Tensor:
@@ -169,9 +155,8 @@ class Attention(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         rows = self.mix(self.mix(inputs.flatten(1, 2)).tanh())
-        return (self.one + self.two) + self.head(
-            ((rows @ rows.mT / self.temperature + self.mask).softmax(-1) @ rows).flatten(1)
-        )
+        shares = (rows @ rows.mT / self.temperature + self.mask).softmax(-1)
+        return (self.one + self.two) + self.head((shares @ rows).flatten(1))
 
 
 class Reader(nn.Module):
@@ -222,11 +207,8 @@ def by_kind(
     """Makes an optimizer with a group for kernels and one for the other parameters."""
     found = list(parameters)
     parts = [p for p in found if p.dim() > 1], [p for p in found if p.dim() <= 1]
-    own = [
-        {"params": part, "lr": rate, "weight_decay": decay}
-        for part, rate, decay in zip(parts, rates, decays, strict=True)
-    ]
-    return kind(own, **more)
+    groups = zip(parts, rates, decays, strict=True)
+    return kind([{"params": part, "lr": rate, "weight_decay": decay} for part, rate, decay in groups], **more)
 
 
 # Rows
@@ -672,14 +654,9 @@ def work_of(sizes: Sequence[int], local: LocalTraining = LOCAL, round: int = 2, 
 
 
 def read_weights(
-    client: int,
-    budget: Budget,
-    sizes: Sequence[int] = (0, 3, 17, 20, 25, 20),
-    purpose: str = "train",
-    **options: Any,
+    client: int, budget: Budget, sizes: Sequence[int] = (0, 3, 17, 20, 25, 20), purpose: str = "train", **options: Any
 ) -> Tensor:
-    fit = work_of(sizes, **options).fit(ZEROS, torch.tensor([client]), budget=budget, purpose=purpose)
-    return fit.rows[0]
+    return work_of(sizes, **options).fit(ZEROS, torch.tensor([client]), budget=budget, purpose=purpose).rows[0]
 
 
 ZEROS = torch.zeros(1, 25).double()
@@ -738,29 +715,21 @@ def test_augmentations_differ_between_examples_clients_rounds_purposes_and_steps
 def test_dropouts_differ_between_layers_examples_clients_rounds_purposes_and_steps():
     """Weights of ones that two dropouts precede are 0 or 1 / (3/4 1/2) after a step."""
     net = lambda: nn.Sequential(nn.Dropout(0.25), nn.Dropout(0.5), nn.Linear(2000, 1, bias=False))  # noqa: E731
-    sizes = (0, 1, 1, 2)
-    data = lambda: clients_of(Examples(torch.ones(4, 2000), torch.ones(4), 0), sizes)  # noqa: E731
-    clients, zeros = (
-        Clients("loop", Case(lambda: Regression(net(), partial(SGD, lr=0.5)), data, LOCAL)),
-        torch.zeros(1, 2000),
-    )
+    data = clients_of(Examples(torch.ones(4, 2000), torch.ones(4), 0), (0, 1, 1, 2))
+    clients = Clients("loop", Case(lambda: Regression(net(), partial(SGD, lr=0.5)), lambda: data, LOCAL))
+    zeros, one = torch.zeros(1, 2000).double(), torch.tensor([1])
 
     def kept(client: int, round: int = 2, steps: int = 1, **options: Any) -> Tensor:
-        fit = clients.at(round).fit(zeros.double(), torch.tensor([client]), budget=Budget(steps, "steps"), **options)
+        fit = clients.at(round).fit(zeros, torch.tensor([client]), budget=Budget(steps, "steps"), **options)
         return fit.rows[0] * 3 / 8
 
-    masks = [
-        kept(1),
-        kept(2),
-        kept(1, round=3),
-        kept(1, purpose="tune"),
-        -clients.work.gradients(zeros[0], torch.tensor([1]))[0] * 3 / 16,
-    ]
+    masks = [kept(1), kept(2), kept(1, round=3), kept(1, purpose="tune")]
+    masks.append(-clients.work.gradients(zeros[0], one)[0] * 3 / 16)
     for mask in masks:
         assert_close(mask.unique(), torch.tensor([0.0, 1.0]).double())
         assert abs(mask.mean() - 3 / 8) < 0.04  # 1/2 if both layers drew the same
-    for one, other in ((a, b) for n, a in enumerate(masks) for b in masks[:n]):
-        assert abs((one * other).mean() - (3 / 8) ** 2) < 0.04  # 3/8 if both masks were the same
+    for mask, other in combinations(masks, 2):
+        assert abs((mask * other).mean() - (3 / 8) ** 2) < 0.04  # 3/8 if both masks were the same
     assert torch.equal(kept(1), masks[0])
     assert abs(kept(1, steps=2).eq(0).double().mean() - (5 / 8) ** 2) < 0.04
     assert abs(kept(3).eq(0).double().mean() - (5 / 8) ** 2) < 0.04
