@@ -1,4 +1,4 @@
-"""Tests the image data sets and FEMNIST: their labels, clients, cache and pixels, and rounds on real images."""
+"""Tests the image data sets and FEMNIST: their labels, clients, cache and pixels."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from datasets import ClassLabel, Value
 from hub import DIGITS, SHARED, pixels, write_images, write_writers
-from one_round import round_of_fedavg
 from own_arrays import assert_refused
 
 from lit_cfl.datamodules.femnist import CHARACTERS, FEMNIST
@@ -99,17 +98,13 @@ def test_another_source_or_option_is_refused(name: str, tmp_path: Path):
         ("cifar10", CIFAR10, 50000, [0.4914, 0.4822, 0.4465]),
     ],
 )
-def test_whole_real_sets_have_the_known_pixels(
-    name: str, make: Callable[..., Any], train: int, mean: list[float], tmp_path: Path
-):
+def test_whole_real_sets_have_the_known_pixels(name: str, make: Callable[..., Any], train: int, mean: list[float]):
     """Checks the well-known means of the training part, and equal numbers per label except in MNIST."""
     if not (SHARED / name).exists():
         pytest.skip(f"{SHARED / name} holds no copy of this data set")
-    data = make(str(SHARED / name))
-    pool = data.pool()
+    pool = make(str(SHARED / name)).pool()
     assert (pool.num_train, len(pool.examples)) == (train, train + 10000)
     means = pool.examples.inputs[:train].double().mean((0, 2, 3)) / 255
     assert means.tolist() == pytest.approx(mean, abs=5e-5)
     if name != "mnist":
         assert pool.labels.bincount().tolist() == [(train + 10000) // 10] * 10
-    round_of_fedavg(data, tmp_path / "run")

@@ -3,15 +3,13 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-OPTIONAL = ("ray", "wandb", "datasets", "jsonargparse", "docstring_parser", "optuna")
 TRAINING = """
 import sys
-
-import pytest
-for name in {blocked}:
+for name in ("ray", "wandb", "datasets", "jsonargparse", "docstring_parser", "optuna"):
     sys.modules[name] = None  # importing it fails
 import lit_cfl, torch
 from functools import partial
@@ -30,35 +28,26 @@ assert "lit_cfl.progress" not in sys.modules  # it alone needs rich, which Light
 """
 
 
-@pytest.mark.nightly
-def test_training_needs_none_of_the_packages_around_it(tmp_path):
-    code = TRAINING.format(blocked=OPTIONAL)
-    subprocess.run([sys.executable, "-c", code, tmp_path / "run"], check=True)
-    assert (tmp_path / "run" / "summary.json").exists()
+# only the tables of an opened run need pandas
+OPENING = """
+import sys, lit_cfl.runs.load_run, lit_cfl.runs.run
+from lit_cfl.cli.main import main
+found = {"pandas"} & set(sys.modules)
+main(["run", "--help"])
+found |= {"ray", "wandb", "datasets", "sklearn", "optuna"} & set(sys.modules)
+sys.exit(str(found) if found else 0)
+"""
+READING = """
+import sys, lit_cfl.report.assemble, lit_cfl.report.page, lit_cfl.progress.console
+from lit_cfl.cli.main import main
+assert main(["doctor"]) == 0
+sys.exit(str(found) if (found := {"lightning", "jsonargparse", "sklearn", "ray"} & set(sys.modules)) else 0)
+"""
 
 
 @pytest.mark.nightly
-def test_help_and_the_opening_of_a_run_import_nothing_that_only_others_need():
-    """Only the tables of an opened run need pandas."""
-    code = (
-        "import sys, lit_cfl.runs.load_run, lit_cfl.runs.run\n"
-        "from lit_cfl.cli.main import main\n"
-        "found = {'pandas'} & set(sys.modules)\n"
-        "main(['run', '--help'])\n"
-        "found |= {'ray', 'wandb', 'datasets', 'sklearn', 'optuna'} & set(sys.modules)\n"
-        "sys.exit(str(found) if found else 0)"
-    )
-    without_kept_help = os.environ | {"LITCFL_CACHE": "off"}
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env=without_kept_help)
-
-
-@pytest.mark.nightly
-def test_what_only_reads_files_or_asks_the_machine_needs_no_lightning():
-    """Imports the modules that build a report, and runs `lit-cfl doctor`."""
-    code = (
-        "import sys, lit_cfl.report.assemble, lit_cfl.report.page, lit_cfl.progress.console\n"
-        "from lit_cfl.cli.main import main\n"
-        "assert main(['doctor']) == 0\n"
-        "sys.exit(str(found) if (found := {'lightning', 'jsonargparse', 'sklearn', 'ray'} & set(sys.modules)) else 0)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+@pytest.mark.parametrize("code", [TRAINING, OPENING, READING], ids=["training", "help and opening", "report, doctor"])
+def test_each_part_imports_no_package_that_only_others_need(code: str, tmp_path: Path):
+    env = os.environ | {"LITCFL_CACHE": "off"}  # else a help that was kept would be shown
+    subprocess.run([sys.executable, "-c", code, tmp_path / "run"], check=True, capture_output=True, env=env)
+    assert code is not TRAINING or (tmp_path / "run" / "summary.json").exists()

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -692,6 +692,29 @@ class ByHook(Linear):
         super().__init__()
         self.scale = nn.Parameter(torch.ones(10))
         self.fc1.register_forward_hook(lambda layer, given, outputs: outputs * self.scale)
+
+
+# What a net returns or raises
+
+
+class Returns(Linear):
+    def __init__(self, form: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.form = form
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.form(super().forward(inputs))
+
+
+for name, form, why in (
+    ("an object", lambda outputs: SimpleNamespace(logits=outputs), "a SimpleNamespace"),
+    ("None", lambda outputs: None, "None"),
+    ("another width", lambda outputs: outputs @ torch.ones(8, 10).to(outputs), "gets 10 numbers .* takes 8"),
+    ("an error", lambda outputs: {}["x"], r"KeyError: 'x' \(in .*test_modules.py, line \d+"),
+    ("joined examples", lambda outputs: outputs.reshape(-1, 5), "20 outputs for 10 inputs"),
+    ("too few classes", lambda outputs: outputs[:, :2], "num_labels"),
+):
+    refused(why)(partial(lambda form: Classification(Returns(form), PLAIN), form), f"returns or raises {name}")
 
 
 # What a copy or a row cannot hold, and methods of other forms

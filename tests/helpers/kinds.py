@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -197,11 +196,15 @@ class Kind:
     counts: Sequence[Sequence[int]] = ()
 
 
-def people(labels: Sequence[Any] = LABELS, inputs: np.ndarray = X) -> Callable[[], list[Row]]:
-    return lambda: [
+def people(
+    describe: Callable[[Path], Made], labels: Sequence[Any] = LABELS, inputs: np.ndarray = X, **more: Any
+) -> Kind:
+    """Makes the kind of all people; a quarter of 9, 14, 6, 1 and 3 examples are for testing, halves to even."""
+    rows = [
         (client, label, tuple(np.float32(one).ravel().tolist()))
         for client, label, one in zip(CLIENTS, labels, inputs, strict=True)
     ]
+    return Kind(describe, lambda: rows, 5, **{"test": [2, 4, 2, 0, 1]} | more)
 
 
 def images_of(stored: np.ndarray, labels: Sequence[Any], clients: Sequence[str] | None = None) -> list[Row]:
@@ -231,17 +234,22 @@ def tweet_rows(vectors: bool) -> list[Row]:
     return rows
 
 
-def own(options: Mapping[str, Any] = MappingProxyType({}), **arrays: Any) -> Callable[[Path], Made]:
-    """Describes an .npz file of all people."""
-    return lambda folder: made("ArrayData", source=npz(folder, **arrays, client=CLIENTS), test=0.25, **options)
+def own(labels: Sequence[Any], inputs: np.ndarray, task: str, net: str = "MCLR", **options: Any) -> Kind:
+    """Makes the kind of an .npz file of all people, with the options of `ArrayData` and the arrays of the file."""
+    arrays = {name: options.pop(name) for name in ("x", "y") if name in options}
+    return people(
+        lambda folder: made("ArrayData", source=npz(folder, **arrays, client=CLIENTS), test=0.25, **options),
+        labels, inputs, task=task, net=net,
+    )  # fmt: skip
 
 
-def hub_kind(labels: Sequence[Any], feature: Any, inputs: Any, **options: Any) -> Callable[[Path], Made]:
-    """Describes all people in the Hub's form."""
+def hub_kind(stored: Sequence[Any], feature: Any, inputs: Any, labels: Sequence[Any], read: np.ndarray) -> Kind:
+    """Makes the kind of all people in the Hub's form."""
     columns = {"input_column": inputs, "label_column": "label", "client_column": "user"}
-    return lambda folder: made(
-        "HFDataset", source=hub_table(folder, labels, feature), partition=NATURAL, **columns, **options
-    )
+    return people(
+        lambda folder: made("HFDataset", source=hub_table(folder, stored, feature), partition=NATURAL, **columns),
+        labels, read, cached=True, task="Classification" if isinstance(feature, ClassLabel) else "MultiLabel",
+    )  # fmt: skip
 
 
 def image_kind(name: str, write: Callable[[Path], Path], partition: Made, **options: Any) -> Callable[[Path], Made]:
@@ -252,65 +260,55 @@ def image_kind(name: str, write: Callable[[Path], Path], partition: Made, **opti
 def tokens_kind(embeddings: bool) -> Callable[[Path], Made]:
     """Describes tweets, as token ids or as word vectors."""
     lines = "".join(f"{word} {' '.join(map(str, vector))}\n" for word, vector in VECTORS.items())
-    natural = made("Natural", min_examples=1, test=0.25)
-    return lambda folder: made(
-        "Sent140",
-        source=tweets(folder, TWEETS),
-        length=3,
-        partition=natural,
-        **({"embeddings": glove(folder, lines)} if embeddings else {}),
-    )
+    given = {"length": 3, "partition": made("Natural", min_examples=1, test=0.25)}
+    vectors = lambda folder: {"embeddings": glove(folder, lines)} if embeddings else {}  # noqa: E731
+    return lambda folder: made("Sent140", source=tweets(folder, TWEETS), **given, **vectors(folder))
 
 
 NATURAL = made("Natural", test=0.25)
-NUMBERS_READ, SEVERAL_READ = np.float32(NUMBERS).tolist(), list(map(tuple, SEVERAL.astype(float).tolist()))
+SEVERAL_READ = list(map(tuple, SEVERAL.astype(float).tolist()))
 AS_NUMBERS = [WORDS.index(label) for label in LABELS]
 CLUSTERS = [int(name in SOUTH) for name in sorted(SIZES)]  # al, bo, cy, ed, mo
-PEOPLE: dict[str, Any] = {"clients": 5, "test": [2, 4, 2, 0, 1]}  # a quarter of 9, 14, 6, 1 and 3, halves to even
 AS_TEST = [client != "ed" and place % 4 == 3 for place, client in enumerate(CLIENTS)]
 MARKED = [sum(AS_TEST[row] for row in range(33) if CLIENTS[row] == name) for name in sorted(SIZES)]
 WRITTEN, WRITERS = "abcjihg7Zk" * 3, ["f9", "f10", "e"] * 10
 TOWNS = ["xyzw"[row % 7 % 4] for row in range(24)]
+PLACES = ["south" if name in SOUTH else "north" for name in CLIENTS]
+NAMED = {"y": "what", "client": "user", "cluster": "place"}
+DRAWN = {"num_clients": 4, "dimensions": 3}
+SIZED = {"num_clusters": 3, "num_labels": 3, "min_size": 8, "mean_log_size": 2.0, "log_size_deviation": 0.5}
+BOUNDED = {"mean_log_size": 1.0, "min_size": 6, "max_size": 12, "test_size": 3}
+OF_PHOTOS = {"input_column": "image", "label_column": "condition", "client_column": "town"}
+
+
+def part(folder: Path, low: int, clients: int) -> Made:
+    return made("ArrayData", source=grey(folder, low), partition=made("IID", num_clients=clients, test=0.25))
+
+
 KINDS = {
     "digits": Kind(
         lambda folder: made("Digits", num_clients=6, test=0.25), digits_rows, 6, [75] * 6, clusters=[0, 1, 2, 3, 0, 1]
     ),
-    "table": Kind(
-        lambda folder: made(
-            "ArrayData",
-            source=table(folder, what=LABELS, place=["south" if name in SOUTH else "north" for name in CLIENTS]),
-            columns={"y": "what", "client": "user", "cluster": "place"},
-            test=0.25,
-        ),
-        people(),
-        **PEOPLE,
+    "table": people(
+        lambda folder: made("ArrayData", source=table(folder, what=LABELS, place=PLACES), columns=NAMED, test=0.25),
         clusters=CLUSTERS,
     ),
-    "marked table": Kind(
+    "marked table": people(
         lambda folder: made("ArrayData", source=table(folder, y=LABELS, is_test=AS_TEST), columns={"client": "user"}),
-        people(),
-        5,
-        MARKED,
+        test=MARKED,
         drawn=False,
     ),
-    "arrays": Kind(
+    "arrays": people(
         lambda folder: made("ArrayData", x=X, y=LABELS, client=CLIENTS, cluster=CLUSTERS, test=0.25),
-        people(),
-        **PEOPLE,
         clusters=CLUSTERS,
         only_python=True,
     ),
-    "folder of clients": Kind(
-        lambda folder: made("ArrayData", source=folder_of_clients(folder), test=0.25),
-        people(AS_NUMBERS),
-        **PEOPLE,
-        clusters=CLUSTERS,
+    "folder of clients": people(
+        lambda folder: made("ArrayData", source=folder_of_clients(folder), test=0.25), AS_NUMBERS, clusters=CLUSTERS
     ),
-    "numbers": Kind(own(x=X, y=NUMBERS), people(NUMBERS_READ), **PEOPLE, task="Regression"),
-    "several labels": Kind(own(x=X, y=SEVERAL), people(SEVERAL_READ), **PEOPLE, task="MultiLabel"),
-    "sequences": Kind(
-        own({"vocabulary": 4}, x=TOKENS), people([0] * 33, TOKENS), **PEOPLE, task="NextToken", net="Next"
-    ),
+    "numbers": own(np.float32(NUMBERS).tolist(), X, "Regression", x=X, y=NUMBERS),
+    "several labels": own(SEVERAL_READ, X, "MultiLabel", x=X, y=SEVERAL),
+    "sequences": own([0] * 33, TOKENS, "NextToken", "Next", x=TOKENS, vocabulary=4),
     "images": Kind(
         image_kind("MNIST", write_images, made("IID", num_clients=4)),
         lambda: images_of(pixels(42, 28, 28), [str(row % 10) for row in range(42)]),
@@ -333,60 +331,33 @@ KINDS = {
         cached=True,
     ),
     "photos": Kind(
-        lambda folder: made(
-            "HFDataset",
-            source=photos(folder),
-            input_column="image",
-            label_column="condition",
-            client_column="town",
-            partition=NATURAL,
-        ),
+        lambda folder: made("HFDataset", source=photos(folder), partition=NATURAL, **OF_PHOTOS),
         lambda: images_of(pixels(24, 4, 4, 3).transpose(0, 3, 1, 2), [WORDS[row % 3] for row in range(24)], TOWNS),
         4,
         [1, 2, 2, 2],
         cached=True,
     ),
-    "hub table": Kind(
-        hub_kind(AS_NUMBERS, ClassLabel(names=list(WORDS)), ["b", "a"]),
-        people(LABELS, X[:, [1, 0]]),
-        **PEOPLE,
-        cached=True,
-    ),
-    "hub several labels": Kind(
-        hub_kind([np.flatnonzero(row).tolist() for row in SEVERAL], List(ClassLabel(names=list("pqr"))), ["a", "b"]),
-        people(SEVERAL_READ, X[:, :2]),
-        **PEOPLE,
-        task="MultiLabel",
-        cached=True,
+    "hub table": hub_kind(AS_NUMBERS, ClassLabel(names=list(WORDS)), ["b", "a"], LABELS, X[:, [1, 0]]),
+    "hub several labels": hub_kind(
+        [np.flatnonzero(row).tolist() for row in SEVERAL],
+        List(ClassLabel(names=list("pqr"))),
+        ["a", "b"],
+        SEVERAL_READ,
+        X[:, :2],
     ),
     "tweets": Kind(
         tokens_kind(embeddings=False), lambda: tweet_rows(vectors=False), 3, [2, 2, 2], net="Bag", cached=True
     ),
     "word vectors": Kind(tokens_kind(embeddings=True), lambda: tweet_rows(vectors=True), 3, [2, 2, 2], cached=True),
     "hybrid": Kind(
-        lambda folder: made(
-            "Hybrid",
-            parts=[
-                made("ArrayData", source=grey(folder, low), partition=made("IID", num_clients=clients, test=0.25))
-                for low, clients in ((0, 2), (100, 3))
-            ],
-        ),
+        lambda folder: made("Hybrid", parts=[part(folder, 0, 2), part(folder, 100, 3)]),
         lambda: images_of(np.tile(np.uint8([*range(30), *range(100, 130)])[:, None], (1, 9)), [0, 1, 2] * 20),
         5,
         [4, 4, 2, 2, 2],
         clusters=[0, 0, 1, 1, 1],
     ),
     "synthetic": Kind(
-        lambda folder: made(
-            "Synthetic",
-            num_clients=4,
-            num_clusters=3,
-            dimensions=3,
-            num_labels=3,
-            min_size=8,
-            mean_log_size=2.0,
-            log_size_deviation=0.5,
-        ),
+        lambda folder: made("Synthetic", **DRAWN, **SIZED),
         None,
         4,
         [2, 1, 3, 2],
@@ -394,9 +365,7 @@ KINDS = {
         counts=[[2, 12, 0], [0, 4, 6], [0, 0, 29], [6, 0, 7]],
     ),
     "mixture": Kind(
-        lambda folder: made(
-            "SyntheticMixture", num_clients=4, dimensions=3, mean_log_size=1.0, min_size=6, max_size=12, test_size=3
-        ),
+        lambda folder: made("SyntheticMixture", **DRAWN, **BOUNDED),
         None,
         4,
         [3, 3, 3, 3],
@@ -438,14 +407,8 @@ def reloaded(algorithm: Algorithm, completed: Round) -> Round:
 
 def score(prepared: PreparedRun, completed: Round) -> dict[str, float]:
     """Returns the scores of a round, as `metrics.csv` has them."""
-    return evaluate(
-        prepared.experiment.algorithm,
-        completed.state,
-        prepared.engine,
-        completed.data,
-        EvaluationPlan(),
-        round=completed.index,
-    ).metrics
+    algorithm, engine, data = prepared.experiment.algorithm, prepared.engine, completed.data
+    return evaluate(algorithm, completed.state, engine, data, EvaluationPlan(), round=completed.index).metrics
 
 
 def place(prepared: PreparedRun, completed: Round, clients: Tensor) -> tuple[Assignment, Info]:

@@ -1,9 +1,7 @@
-"""Tests the ready-made tasks other than Classification: hand-worked values, tables of a run, and wrong labels."""
+"""Tests the ready-made tasks other than Classification: hand-worked values, and wrong labels."""
 
-import json
 from dataclasses import replace
 from math import exp, isnan, log, sqrt
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,6 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lit_cfl.algorithms import FlexCFL
-from lit_cfl.cli.main import main
 from lit_cfl.client_scores import score_clients
 from lit_cfl.data import FederatedData
 from lit_cfl.datamodules.arrays import ArrayData
@@ -28,8 +25,7 @@ from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError
 from lit_cfl.nets import MCLR
-from lit_cfl.scores import SetScore, read_scores
-from lit_cfl.storage import read_table
+from lit_cfl.scores import SetScore
 from lit_cfl.tasks import Classification, MultiLabel, NextToken, Regression
 
 X = np.arange(24, dtype=np.float32).reshape(12, 2) / 10
@@ -125,38 +121,6 @@ def test_scores_of_regression_are_over_each_client_and_over_all_examples():
     assert metrics["test/weighted_r2"] == pytest.approx(1 - 9 / (2 * 2.2**2 + 0.8**2 + 2 * 1.8**2))
     assert metrics["test/mean_r2"] == pytest.approx(1 - 5 / (1 + 1 + 4))
     assert (metrics["test/undefined_r2"], metrics["test/undefined_rmse"]) == (1, 0)
-
-
-class Numbers(ArrayData):
-    """Data module of `numbers`, with validation data."""
-
-    def __init__(self) -> None:
-        super().__init__(X, X.sum(1) - 1, client=OWNERS, test=0.25, validation=0.25)
-
-
-def test_a_run_has_the_scores_of_regression_in_its_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    content = f"""
-rounds: 2
-cohort_size: 2
-data: {{class_path: {__name__}.Numbers}}
-task: {{class_path: Regression, init_args: {{net: {{class_path: MCLR}}}}}}
-algorithm: FedAvg
-"""
-    monkeypatch.chdir(tmp_path)
-    Path("numbers.yaml").write_text(content)
-    given = ["--task.scores", "[rmse, r2]", "--stop", '{"metric": "val/weighted_rmse", "target": 0.01}']
-    assert main(["run", "--config", "numbers.yaml", *given, "--run_dir", "run", "--quiet"]) == 0
-    last = read_table(Path("run/metrics.csv"))[-1]
-    assert last["test/weighted_rmse"] == pytest.approx(sqrt(last["test/loss"]), rel=1e-6)
-    assert last["test/weighted_r2"] <= 1
-    assert {"rmse", "r2"} <= set(read_table(Path("run/clients.csv"))[0])
-    for file in ("summary.json", "environment.json"):
-        scores = read_scores(json.loads(Path("run", file).read_text()))
-        assert [(score.name, score.higher_is_better, score.is_share) for score in scores] == [
-            ("rmse", False, False),
-            ("r2", True, False),
-        ]
-    assert "test/min_weighted_rmse" in Path("run/summary.json").read_text()
 
 
 # Next token
