@@ -477,15 +477,6 @@ def test_a_client_that_starts_from_the_only_model_leaves_it_unchanged(name: str,
     assert (row - models[0]).norm() > 1e-3
 
 
-@pytest.mark.parametrize("way", ["trainer", "loop", "stack", "chain"])
-def test_weights_of_one_change_no_bit(way: str):
-    ones = {"weights": lambda clients: torch.ones(sum(SIZES[k] for k in clients.tolist()))}
-    plain, weighted = CASES["penalty"], replace(CASES["penalty"], options=CASES["penalty"].options | ones)
-    found, expected = (Clients(way, case).fit(torch.arange(7)) for case in (weighted, plain))
-    assert torch.equal(found.rows, expected.rows)
-    assert_close(found.losses, expected.losses, rtol=0, atol=0, equal_nan=True)
-
-
 @pytest.mark.parametrize(
     ("precision", "way", "least", "most"),
     [

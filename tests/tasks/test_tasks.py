@@ -1,7 +1,7 @@
 """Tests the ready-made tasks other than Classification: hand-worked values, and wrong labels."""
 
 from dataclasses import replace
-from math import exp, isnan, log, sqrt
+from math import exp, isnan, log, log1p, nan, sqrt
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,10 @@ from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.task_protocol import outcomes_of
 from lit_cfl.errors import InputError
 from lit_cfl.nets import MCLR
-from lit_cfl.scores import SetScore
+from lit_cfl.scores import Score, SetScore
 from lit_cfl.tasks import Classification, MultiLabel, NextToken, Regression
 
 X = np.arange(24, dtype=np.float32).reshape(12, 2) / 10
@@ -201,13 +202,17 @@ def classification() -> Classification:
         (lambda: trained(lambda: Regression(nn.Linear(2, 3))), "3) for | one number per label"),
         (lambda: trained(lambda: Named(MCLR([2], 3)), y=CLASSES), "Named.labels | ('cat', 'dog')"),
         (lambda: Regression(nn.Linear(1, 1), scores=["mae", "rsme"]), "'rsme' | rmse | mae, mse, r2, rmse"),
+        (lambda: of("accuracy"), "'accuracy' | label_accuracy | exact_match | auroc_<number of a label>"),
+        (lambda: of("auroc_3"), "auroc_3 | 0 to 2"),
+        (lambda: MultiLabel(nn.Identity(), scores=[Score("accuracy")]), "'accuracy' | SetScore"),
+        (lambda: MultiLabel(nn.Identity(), scores=[]), "[label_accuracy, f1]"),
         (lambda: numbers(partition=Dirichlet(3, test=0.2)).federated(0), "Dirichlet | numbers"),
         (lambda: numbers(y=None, skew=LabelShifts([0, 1])).federated(0), "LabelShifts | missing"),
         (lambda: numbers(y=None, shift=SwapPart(0.5)).federated(0), "SwapPart | missing"),
         (lambda: numbers(y=np.array([0.5] * 3 + [np.nan] * 9)).load(), "y | nan | row 3"),
     ],
 )
-def test_labels_that_do_not_fit_are_refused(make: Any, quoted: str):
+def test_labels_and_scores_that_do_not_fit_are_refused(make: Any, quoted: str):
     with pytest.raises(InputError) as refusal:
         make()
     assert all(part in str(refusal.value) for part in quoted.split(" | "))
@@ -226,3 +231,51 @@ def test_an_algorithm_that_needs_classes_is_refused_before_it_starts():
     with pytest.raises(InputError, match=r"migrate .* classes"):
         algorithm.check(work)
     replace(algorithm, shift_metric="loss").check(work)
+
+
+# Several labels
+
+
+OUTPUTS = torch.tensor([[2.0, -1.0, 0.5], [-1.0, 3.0, -0.5], [1.0, 2.0, -2.0], [0.5, -3.0, -1.0]], dtype=torch.float64)
+LABELS = torch.tensor([[1, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 0]], dtype=torch.bool)
+
+
+def of(name: str, outputs: Tensor = OUTPUTS, labels: Tensor = LABELS) -> float:
+    (score,) = MultiLabel(nn.Identity(), scores=[name]).scores
+    return score.of_set(outputs, labels)  # type: ignore[attr-defined]
+
+
+def test_losses_are_mean_binary_cross_entropies():
+    batch = OUTPUTS[:1], torch.tensor([[1.0, 0.25, 0.0]], dtype=torch.float64)
+    expected = (log1p(exp(-2)) + 0.25 * log1p(exp(1)) + 0.75 * log1p(exp(-1)) + log1p(exp(0.5))) / 3
+    assert float(MultiLabel(nn.Identity()).losses(batch)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_scores_of_examples_by_hand():
+    module = MultiLabel(nn.Identity())
+    module.register_parameter("unused", nn.Parameter(torch.zeros(1)))
+    found = outcomes_of(module, (OUTPUTS, LABELS.double()))
+    assert found[1].tolist() == pytest.approx([2 / 3, 1, 2 / 3, 2 / 3])
+    assert found[3].tolist() == [0, 1, 0, 0]
+    broken = OUTPUTS.clone()
+    broken[1, 0] = nan
+    found = outcomes_of(module, (broken, LABELS.double()))
+    assert (float(found[1, 1]), float(found[3, 1])) == (0, 0)
+    assert module.predict_step(broken).tolist() == [[1, 0, 1], [-1, 1, 0], [1, 1, 0], [1, 0, 0]]
+
+
+def test_scores_of_sets_by_hand():
+    assert of("auroc_0") == pytest.approx(1.0)  # outputs 2 and 1 against -1 and 0.5
+    mixed = LABELS[[2, 0, 1, 3]]
+    assert of("auroc_0", OUTPUTS, mixed) == pytest.approx(2 / 4)  # outputs 2 and -1 against 1 and 0.5
+    assert of("auroc_1", OUTPUTS, mixed) == pytest.approx(2 / 3)  # output 2 against -1, 3 and -3
+    assert isnan(of("auroc_2"))  # no example has this label
+    assert of("auroc", OUTPUTS, mixed) == pytest.approx((2 / 4 + 2 / 3) / 2)
+    assert of("f1_0") == pytest.approx(2 * 2 / (2 + 3))
+    assert of("f1_1") == pytest.approx(2 * 1 / (1 + 2))
+    assert of("f1_2") == 0.0  # the label was predicted once, but no example has it
+    assert of("f1") == pytest.approx((4 / 5 + 2 / 3 + 0) / 3)
+    assert isnan(of("f1_2", -OUTPUTS.abs(), LABELS))
+    assert of("f1", -OUTPUTS.abs(), LABELS) == 0.0
+    assert isnan(of("auroc", OUTPUTS, LABELS & False))
+    assert of("auroc_0", OUTPUTS, LABELS * 0.4 + 0.2) == of("auroc_0")  # soft labels above 0.5 count as 1
