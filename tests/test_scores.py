@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from math import exp, isnan, log, nan
+from math import isnan, nan
 
 import pytest
 import torch
@@ -27,7 +27,6 @@ from lit_cfl.tasks import Classification, MultiLabel, NextToken, Regression
 from lit_cfl.tasks.named_scores import OF_CLASSES
 
 ERROR = Score("mae", higher_is_better=False)
-PERPLEXITY = Score("perplexity", higher_is_better=False, transform="exp")
 
 
 def found(score: Score, sums: list[float], weights: list[float]) -> SplitScores:
@@ -38,13 +37,6 @@ def found(score: Score, sums: list[float], weights: list[float]) -> SplitScores:
 
 
 # Arithmetic
-
-
-def test_perplexity_is_exp_after_the_mean_over_tokens():
-    metrics = found(PERPLEXITY, [6 * log(2), 2 * log(8)], [6.0, 2.0]).metrics("val")  # 2 over six tokens, 8 over two
-    assert metrics["val/weighted_perplexity"] == pytest.approx(exp((6 * log(2) + 2 * log(8)) / 8))
-    assert metrics["val/mean_perplexity"] == pytest.approx(5)
-    assert metrics["val/worst10_perplexity"] == pytest.approx(8)
 
 
 @pytest.mark.parametrize("higher_is_better", [True, False])

@@ -91,5 +91,3 @@ def test_a_run_logs_its_rates(tmp_path: Path):
     scheduled = digits(rounds=3, local=LocalTraining(1, 20, lr_schedule=HALVED))
     found = lit_cfl.run(scheduled, tmp_path / "scheduled")
     assert [row["train/lr"] for row in read_table(found.path / "metrics.csv")] == [0.1, 0.05, 0.025]
-    constant = lit_cfl.run(digits(rounds=1), tmp_path / "constant")
-    assert "train/lr" not in read_table(constant.path / "metrics.csv")[0]

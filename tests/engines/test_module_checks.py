@@ -59,42 +59,44 @@ def test_equal_initial_models_are_noted_once(net: Callable[[], nn.Module], notes
 
 
 def test_what_is_in_no_row_is_in_the_digest_of_constants():
-    class Holder(Linear):
-        def __init__(self, **changes: object) -> None:
-            super().__init__()
-            self.frozen = nn.Parameter(torch.zeros(2), requires_grad=False)
-            self.register_buffer("count", torch.zeros(2, dtype=torch.int64))
-            self.register_buffer("hidden", torch.zeros(2), persistent=False)
-            self.register_buffer("mask", torch.tensor([0.0, -inf]))
-            self.register_buffer("mean", torch.zeros(2))
-            self.table, self.kept, self.numbers = torch.zeros(2), {"a": [torch.zeros(2)]}, np.zeros(2)
-            self.brief = nn.Parameter(torch.zeros(2, dtype=torch.bfloat16), requires_grad=False)
-            with torch.no_grad():
-                self.fc1.weight.zero_()
-                self.fc1.bias.zero_()
-            for name, value in changes.items():
-                setattr(self, name, value)
-
-    def digest(net: nn.Module) -> str:
+    def digest(weight: float = 0.0, mean: Tensor = torch.zeros(2), **changes: object) -> str:
+        net = Linear()
+        for parameter in net.parameters():
+            nn.init.constant_(parameter, weight)
+        net.register_buffer("mean", mean)
+        for name, value in (zeros | changes).items():
+            setattr(net, name, value)
         return digest_of_constants(net, ParameterLayout.of(net))
 
-    changes = {
-        "frozen": nn.Parameter(torch.tensor([0.0, 1.0]), requires_grad=False),
-        "count": torch.tensor([0, 1]),
-        "hidden": torch.tensor([0.0, 1.0]),
-        "mask": torch.tensor([-inf, 0.0]),
+    def frozen(*values: float, **options: Any) -> nn.Parameter:
+        return nn.Parameter(torch.tensor(values, **options), requires_grad=False)
+
+    zeros: dict[str, object] = {
+        "frozen": frozen(0.0, 0.0),
+        "count": nn.Buffer(torch.tensor([0, 0])),
+        "hidden": nn.Buffer(torch.zeros(2), persistent=False),
+        "mask": nn.Buffer(torch.tensor([0.0, -inf])),
+        "table": torch.zeros(2),
+        "kept": {"a": [torch.zeros(2)]},
+        "numbers": np.zeros(2),
+        "brief": frozen(0.0, 0.0, dtype=torch.bfloat16),
+    }
+    changes: dict[str, object] = {
+        "frozen": frozen(0.0, 1.0),
+        "count": nn.Buffer(torch.tensor([0, 1])),
+        "hidden": nn.Buffer(torch.tensor([0.0, 1.0]), persistent=False),
+        "mask": nn.Buffer(torch.tensor([-inf, 0.0])),
         "table": torch.tensor([0.0, 1.0]),
         "kept": {"a": [torch.tensor([0.0, 1.0])]},
         "numbers": np.array([0.0, 1.0]),
-        "brief": nn.Parameter(torch.tensor([0, 1], dtype=torch.bfloat16), requires_grad=False),
+        "brief": frozen(0.0, 1.0, dtype=torch.bfloat16),
     }
-    digests = {digest(Holder(**{name: value})) for name, value in changes.items()}
-    assert len(digests | {digest(Holder())}) == len(changes) + 1
-    of_names = (digest(Holder(numbers=np.array([f"{n} of 2" for n in (1, 2)], dtype=object))) for _ in range(2))
-    assert len({*of_names} | digests) == len(changes) + 1  # by their values, not by where they lie
-    in_row = Holder(mean=torch.tensor([5.0, 6.0]))
-    nn.init.ones_(in_row.fc1.weight)
-    assert digest(in_row) == digest(Holder())  # values in a row are recorded with the model, not in this digest
+    digests = {digest(**{name: value}) for name, value in changes.items()}
+    assert len(digests | {digest()}) == len(changes) + 1
+    of_names = {digest(numbers=np.array([f"{n} of 2" for n in (1, 2)], dtype=object)) for _ in range(2)}
+    assert len(of_names | digests) == len(changes) + 1  # by their values, not by where they lie
+    # values in a row are recorded with the model, not in this digest
+    assert digest(1.0, torch.tensor([5.0, 6.0])) == digest()
 
 
 # Evaluation

@@ -155,30 +155,23 @@ def test_layers_of_vgg_are_registered_in_the_order_they_are_used(hidden: list[in
     assert list(used) == list(ParameterLayout.of(net).layers) == expected
 
 
-def test_convolutions_of_vgg_have_the_sizes_of_the_original():
+def test_convolutions_poolings_and_relus_of_vgg_are_those_of_the_original():
     with torch.device("meta"):
         layout = ParameterLayout.of(VGG16(input_shape=[3, 32, 32], num_labels=10))
     sizes = [len(layout.columns(f"conv{number}")) for number in range(1, 14)]
     assert sizes == [1_792, 36_928, 73_856, 147_584, 295_168, 590_080, 590_080, 1_180_160, *[2_359_808] * 5]
     assert torch.equal(layout.columns("conv[3]"), layout.columns("conv4"))  # LayerCFL's choice: the fourth convolution
     assert len(layout.columns("fc1")) == 512 * 4096 + 4096
-
-
-def test_poolings_of_vgg_follow_the_second_fourth_seventh_tenth_and_last_convolution():
-    net = tiny()
-    heights = [output.shape[-1] for output in outputs_of(net, inputs_of(1, *PIXELS), nn.Conv2d).values()]
-    assert heights == [32, 32, 16, 16, 8, 8, 8, 4, 4, 4, 2, 2, 2]
-    assert net.fc1.in_features == 8  # each channel is reduced to one pixel
-
-
-def test_every_layer_of_vgg_but_the_last_is_followed_by_relu():
     net, seen = tiny(hidden=[40, 40], width=4).eval(), {}
     for name, layer in net.named_modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             layer.register_forward_pre_hook(lambda _, inputs, name=name: seen.update({name: inputs[0]}))
     outputs = net(inputs_of(20, *PIXELS))
+    # poolings follow the second, fourth, seventh, tenth and last convolution
+    assert [seen[f"conv{k}"].shape[-1] for k in range(1, 14)] == [32, 32, 16, 16, 8, 8, 8, 4, 4, 4, 2, 2, 2]
+    assert seen["fc1"].shape[1] == 8 * 4  # each channel is reduced to one pixel
     negative = [name for name, inputs in seen.items() if (inputs < 0).any()]
-    assert (negative, bool((outputs < 0).any())) == (["conv1"], True)
+    assert (negative, bool((outputs < 0).any())) == (["conv1"], True)  # each layer but the last is followed by ReLU
     assert all(bool((inputs > 0).any()) for inputs in seen.values())
 
 

@@ -164,6 +164,7 @@ def test_perplexity_and_token_accuracy_are_over_all_tokens_of_all_clients():
     metrics = found.metrics("test")
     assert metrics["test/weighted_token_accuracy"] == pytest.approx(6 / 18)
     assert metrics["test/weighted_perplexity"] == pytest.approx(exp((-6 * log(0.7) - 12 * log(0.1)) / 18))
+    assert metrics["test/mean_perplexity"] == pytest.approx(sum(map(exp, mean)) / 2)
     assert metrics["test/worst10_perplexity"] == pytest.approx(max(map(exp, mean)))
 
 
