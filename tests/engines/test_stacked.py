@@ -273,32 +273,30 @@ def results(layer: nn.Module, inputs: Tensor, start: list[Tensor]) -> list[Tenso
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("num_layers", [1, 2])
 @pytest.mark.parametrize("batch_first", [False, True])
-@pytest.mark.parametrize("started", [False, True])
+@pytest.mark.parametrize(("started", "bias"), [(False, True), (True, True), (True, False)])
 def test_outputs_states_and_gradients_are_those_of_the_fused_layer(
-    kind: type[Cells], bidirectional: bool, num_layers: int, batch_first: bool, started: bool
+    kind: type[Cells], bidirectional: bool, num_layers: int, batch_first: bool, started: bool, bias: bool
 ):
-    fused, plain = cells(kind, bidirectional=bidirectional, num_layers=num_layers, batch_first=batch_first)
+    options = {"bidirectional": bidirectional, "num_layers": num_layers, "batch_first": batch_first, "bias": bias}
+    fused, plain = cells(kind, **options)
     inputs = normal(2, 5, 6, 4)
     batch, parts = inputs.shape[0 if batch_first else 1], 2 if kind is nn.LSTM else 1
     shape = (num_layers * (1 + bidirectional), batch, 3)
     start = [normal(3 + k, *shape) for k in range(parts if started else 0)]
     expected = results(fused, inputs, start)
-    assert len(expected) == 1 + parts + 4 * shape[0] + 1 + len(start)
+    assert len(expected) == 1 + parts + (4 if bias else 2) * shape[0] + 1 + len(start)
     for mine, theirs in zip(results(plain, inputs, start), expected, strict=True):
         exactly(mine, theirs)
 
 
 @of_both_kinds
-def test_frozen_and_missing_biases_stay_so(kind: type[Cells]):
+def test_frozen_biases_stay_so(kind: type[Cells]):
     fused, plain = cells(kind, bidirectional=True)
     fused.bias_hh_l0.requires_grad_(False)
     assert [p.requires_grad for p in plain.parameters()] == [True] * 3 + [False] + [True] * 4
-    without, plain_without = cells(kind, bias=False)
-    assert [name for name, _ in plain_without.named_parameters()] == ["weight_ih_l0", "weight_hh_l0"]
-    for theirs, mine in ((fused, plain), (without, plain_without)):
-        expected = results(theirs, normal(2, 5, 6, 4), [])
-        for found, part in zip(results(mine, normal(2, 5, 6, 4), []), expected, strict=True):
-            exactly(found, part)
+    expected = results(fused, normal(2, 5, 6, 4), [])
+    for found, part in zip(results(plain, normal(2, 5, 6, 4), []), expected, strict=True):
+        exactly(found, part)
 
 
 @pytest.mark.parametrize("padding", [0, 2])

@@ -1,4 +1,7 @@
-"""Tests the way `trainer`, to which the others are compared: against a plain loop, and what only a Trainer does."""
+"""Tests the way `trainer`, to which the others are compared: what only a Trainer does.
+
+That it trains as plain PyTorch does is stated by `test_ways.py`.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +12,6 @@ from lightning import LightningModule
 from quadratic import ids, rng
 from ragged import clients_of
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 from lit_cfl.data import Examples
@@ -20,7 +22,6 @@ from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR
-from lit_cfl.seeds import generator
 from lit_cfl.tasks import Classification
 
 SGD = partial(torch.optim.SGD, lr=0.1)
@@ -45,41 +46,6 @@ def engine_of(
 ) -> Engine:
     plan = Plan("trainer", precision="64-true")
     return Engine(lambda: task(net(), optimizer), plan, 11, LocalTraining(**{"epochs": 1, "batch_size": 4} | local))
-
-
-def train_plainly(engine: Engine, client: int, epochs: int, prox: float) -> tuple[Tensor, float]:
-    """Trains a client in round 4 in mini-batches of 4. Returns its model, and the mean loss over all that it saw."""
-    module = engine.module(engine.initial(0))
-    optimizer, losses = module.configure_optimizers(), []
-    begin = [p.detach().clone() for p in module.parameters()]
-    inputs, labels = DATA.examples.batch(DATA.train[client], torch.float64)
-    draws = generator(11, "train", 4, client)
-    for _ in range(epochs):
-        for part in torch.randperm(len(labels), generator=draws).split(4):
-            of_each = cross_entropy(module(inputs[part]), labels[part], reduction="none")
-            losses += of_each.tolist()
-            distance = sum((p - b).square().sum() for p, b in zip(module.parameters(), begin, strict=True))
-            optimizer.zero_grad()
-            (of_each.mean() + prox / 2 * distance).backward()
-            optimizer.step()
-    return engine.layout.read(module, torch.float64), sum(losses) / len(losses)
-
-
-@pytest.mark.parametrize("budget", [Budget(3), Budget(6, "steps")], ids=["epochs", "steps"])  # client 1: 2 an epoch
-@pytest.mark.parametrize("prox", [0.0, 0.8])
-@pytest.mark.parametrize(
-    "optimizer",
-    [partial(SGD, momentum=0.9, nesterov=True, weight_decay=0.01), partial(torch.optim.AdamW, lr=0.01)],
-    ids=["nesterov", "adamw"],
-)
-def test_a_client_trains_as_in_a_plain_loop(optimizer: Callable, prox: float, budget: Budget):
-    engine = engine_of(optimizer)
-    start = engine.initial(0)[None]
-    found = engine.at(4, DATA).fit(start, ids(2, 1), prox=prox, centers=start, budget=budget)
-    for position, (client, epochs) in enumerate([(2, 2 if budget.unit == "steps" else 3), (1, 3)]):
-        row, loss = train_plainly(engine, client, epochs, prox)
-        exactly(found.rows[position], row)
-        assert float(found.losses[position]) == pytest.approx(loss, rel=1e-12)
 
 
 def test_batch_statistics_are_part_of_the_row():

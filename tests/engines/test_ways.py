@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import cache, partial
 from inspect import signature
-from itertools import chain, combinations, cycle, islice
+from itertools import chain, combinations, count, cycle, islice
 from math import inf, nan
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -31,6 +31,7 @@ from lit_cfl.experiment import LocalTraining
 from lit_cfl.keyed_random import draw_keyed_uniform
 from lit_cfl.local_work import Budget, LocalCosts, LocalWork
 from lit_cfl.nets import MCLR, MLP, MNISTCNN
+from lit_cfl.seeds import generator
 from lit_cfl.tasks import Classification, MultiLabel, NextToken, Regression
 
 # clients without data are in front of others, so that a client's position differs from its place among those who train
@@ -263,7 +264,7 @@ FULL, FOURS, TWO = replace(LOCAL, batch_size="full"), replace(LOCAL, batch_size=
 HALVED = partial(ExponentialLR, gamma=0.5)
 EACH = lengths(3, 1, 2, 2, 0, 3, 1)
 
-# Rows that plain PyTorch can train: their batches are full, so nothing is drawn.
+# Rows that plain PyTorch trains, too: the Trainer and what all ways share must give the same.
 BY_HAND: dict[str, Case] = {
     "full batches": row(local=FULL),
     "own start, centre and length": row(optimizer=by_kind, local=FULL, prox=0.3, budget=EACH),
@@ -520,7 +521,7 @@ def test_weights_are_refused_if_a_step_computes_another_loss():
 
 
 def train_plainly(case: Case, clients: Clients, client: int) -> tuple[Tensor, float]:
-    """Trains a client on full batches by PyTorch alone. Returns its model and its mean loss."""
+    """Trains a client by PyTorch alone. Returns its model, and its mean loss over all examples that it saw."""
     options = case.options_of(torch.tensor([client]))
     inputs, labels = examples_of(client)
     module, center = clients.module(clients.models[START[client]]), clients.models[CENTER[client]]
@@ -530,17 +531,27 @@ def train_plainly(case: Case, clients: Clients, client: int) -> tuple[Tensor, fl
         for group in optimizer.param_groups:
             group["lr"] *= 0.5**ROUND
     weights = options.get("weights", torch.ones(len(labels)))
-    budget = options.get("budget", Budget(case.local.epochs))
-    for _ in range(int(budget.length)):
+    for part in mini_batches(case.local, options.get("budget", Budget(case.local.epochs)), client):
         optimizer.zero_grad()
-        loss = (weights * cross_entropy(module.net(inputs), labels, reduction="none")).mean() + penalty_of(module)
-        losses.append(float(loss))
+        of_each = cross_entropy(module.net(inputs[part]), labels[part], reduction="none")
+        loss = (weights[part] * of_each).mean() + penalty_of(module)
+        losses += [float(loss)] * len(part)
         pull = (nn.utils.parameters_to_vector(trained) - center).square().sum() / 2
         (loss + options.get("prox", 0) * pull).backward()
         if case.local.gradient_clip is not None:
             nn.utils.clip_grad_norm_(trained, case.local.gradient_clip)
         optimizer.step()
     return nn.utils.parameters_to_vector(trained).detach(), sum(losses) / len(losses)
+
+
+def mini_batches(local: LocalTraining, budget: Budget, client: int) -> Iterator[Tensor]:
+    """Draws a client's mini-batches: in each epoch a permutation by its own generator, in pieces."""
+    size, draws = SIZES[client], generator(5, "train", ROUND, client)
+    width = budget.batch_size or local.batch_size
+    width = size if width == "full" else width
+    epochs = (torch.randperm(size, generator=draws).split(width) for _ in count())
+    steps = int(budget.length) * (-(-size // width) if budget.unit == "epochs" else 1)
+    return islice(chain.from_iterable(epochs), steps)
 
 
 def examples_of(client: int) -> tuple[Tensor, Tensor]:
@@ -554,7 +565,7 @@ def penalty_of(module: LightningModule) -> Tensor | float:
     return 0.05 * sum(k.square().sum() for k in kernels if "fc1" in str(module.penalised_layers) or k is kernels[1])
 
 
-@pytest.mark.parametrize("name", BY_HAND)
+@pytest.mark.parametrize("name", [*BY_HAND, "nesterov", "adamw", "clipping", "steps", "rates of mini-batches"])
 def test_the_trainer_gives_the_result_of_plain_pytorch(name: str):
     clients, found = Clients("trainer", CASES[name]), reference(name)
     for client in (number for number, trained in enumerate(found["trained"]) if trained):
