@@ -11,10 +11,9 @@ import random
 import re
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -51,21 +50,13 @@ def sorted_clients() -> FederatedData:
 # The table
 
 
-@dataclass(frozen=True)
-class Row:
-    """A module of the table.
-
-    Args:
-        make: Makes the module.
-        ways: Ways that may train it, besides `trainer`; None = it is refused.
-        why: Piece of the reason against `loop`, or of the error.
-        precision: Precision in which it is compared.
-    """
+class Row(NamedTuple):
+    """A module of the table."""
 
     make: Callable[[], LightningModule]
-    ways: tuple[str, ...] | None
-    why: str = ""
-    precision: str = "64-true"
+    ways: tuple[str, ...] | None  # ways that may train it, besides `trainer`; None = it is refused
+    why: str = ""  # piece of the reason against `loop`, or of the error
+    precision: str = "64-true"  # in which it is compared
 
 
 ROWS: dict[str, Row] = {}
@@ -123,16 +114,10 @@ def add(
 
 
 def trains(ways: str = "chain stack loop", method: str = "", **options: Any) -> Callable[..., Any]:
-    """Adds a row that these ways may train."""
     return add(ways, "", method, **options)
 
 
-def only_by_trainer(why: str, method: str = "", **parts: Any) -> Callable[..., Any]:
-    return add("", why, method, **parts)
-
-
-def refused(why: str, method: str = "", **parts: Any) -> Callable[..., Any]:
-    return add(None, why, method, **parts)
+only_by_trainer, refused = partial(add, ""), partial(add, None)
 
 
 def classification(*layers: nn.Module) -> LightningModule:

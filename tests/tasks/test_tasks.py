@@ -1,4 +1,7 @@
-"""Tests the ready-made tasks other than Classification: hand-worked values, and wrong labels."""
+"""Tests the ready-made tasks: hand-worked values, the penalty on kernels, and wrong labels.
+
+That the penalty is in training but not in reported losses (C11), in every way, is stated by `test_ways.py`.
+"""
 
 from dataclasses import replace
 from math import exp, isnan, log, log1p, nan, sqrt
@@ -8,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 from quadratic import ids
+from ragged import SGD
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 from torch.testing import assert_close
 
 from lit_cfl.algorithms import FlexCFL
@@ -25,7 +30,7 @@ from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import outcomes_of
 from lit_cfl.errors import InputError
-from lit_cfl.nets import MCLR
+from lit_cfl.nets import MCLR, MLP, MNISTCNN, Sent140GRU
 from lit_cfl.scores import Score, SetScore
 from lit_cfl.tasks import Classification, MultiLabel, NextToken, Regression
 
@@ -207,6 +212,9 @@ def classification() -> Classification:
         (lambda: of("auroc_3"), "auroc_3 | 0 to 2"),
         (lambda: MultiLabel(nn.Identity(), scores=[Score("accuracy")]), "'accuracy' | SetScore"),
         (lambda: MultiLabel(nn.Identity(), scores=[]), "[label_accuracy, f1]"),
+        (lambda: Classification(MLP(12, [2], 3), SGD, -0.1), "kernel_l2 is -0.1"),
+        (lambda: Classification(MLP(12, [2], 3), SGD, 0.1, "conv*"), "'conv*' | fc1"),
+        (lambda: Classification(nn.BatchNorm1d(4), SGD, 0.1), "no fully connected or convolutional layer"),
         (lambda: numbers(partition=Dirichlet(3, test=0.2)).federated(0), "Dirichlet | numbers"),
         (lambda: numbers(y=None, skew=LabelShifts([0, 1])).federated(0), "LabelShifts | missing"),
         (lambda: numbers(y=None, shift=SwapPart(0.5)).federated(0), "SwapPart | missing"),
@@ -280,3 +288,31 @@ def test_scores_of_sets_by_hand():
     assert of("f1", -OUTPUTS.abs(), LABELS) == 0.0
     assert isnan(of("auroc", OUTPUTS, LABELS & False))
     assert of("auroc_0", OUTPUTS, LABELS * 0.4 + 0.2) == of("auroc_0")  # soft labels above 0.5 count as 1
+
+
+# Which weights the penalty on kernels has (C10)
+
+
+@pytest.mark.parametrize(("layers", "expected"), [("*", "conv1 conv2 fc1"), (["conv[0]", "fc1.weight"], "conv1 fc1")])
+def test_layers_are_chosen_by_patterns(layers: str | list[str], expected: str):
+    module = Classification(MNISTCNN([1, 8, 8], 10), SGD, 1.0, layers)
+    squares = [module.net.get_submodule(layer).weight.square().sum() for layer in expected.split()]
+    assert_close(module.penalty(), torch.stack(squares).sum(), rtol=1e-6, atol=0)
+
+
+def test_frozen_kernels_and_weights_of_other_layers_are_not_penalised():
+    net = nn.Sequential(nn.Linear(64, 8), nn.LayerNorm(8), nn.Linear(8, 10))
+    net[0].weight.requires_grad_(False)
+    assert torch.equal(Classification(net, SGD, 1.0).penalty(), net[2].weight.square().sum())
+    text = Sent140GRU([4], 2, vocabulary=7, embedding_width=5)  # recurrent kernels and embeddings are not penalised
+    expected = text.fc1.weight.square().sum() + text.fc2.weight.square().sum()
+    assert torch.equal(Classification(text, SGD, 1.0).penalty(), expected)
+
+
+def test_a_kernel_shared_with_an_embedding_or_computed_from_parameters_is_penalised_once():
+    net = nn.Sequential(nn.Embedding(10, 8), nn.Linear(8, 10), nn.Linear(8, 10), weight_norm(nn.Linear(10, 4)))
+    net[1].weight = net[0].weight
+    net[2].weight = net[0].weight
+    module = Classification(net, SGD, 1.0)
+    assert module.penalised_layers == ["1", "3"]
+    assert_close(module.penalty(), net[0].weight.square().sum() + net[3].weight.square().sum())
