@@ -15,7 +15,7 @@ from ragged import SHAPE, SIZES, ragged_data, task
 from torch import Tensor, nn
 
 from lit_cfl.config.parser import parse_run
-from lit_cfl.data import Augment, Examples, FederatedData
+from lit_cfl.data import Augment, FederatedData
 from lit_cfl.data.augment import AugmentFunction, Batch
 from lit_cfl.datamodules import ArrayData, Digits, Hybrid
 from lit_cfl.engines.choose_plan import build_engine
@@ -26,7 +26,7 @@ from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError
 from lit_cfl.nets import MLP
 
-BOTH = Augment(crop=2, flip=True)
+BOTH, CLASSES = Augment(crop=2, flip=True), [0, 1, 0, 1]
 
 
 def augmented(augment: AugmentFunction | None = BOTH) -> FederatedData:
@@ -117,10 +117,6 @@ def test_the_command_line_names_it(words: list[str], expected: Any):
     assert parse_run(["--config", "quickstart", *words]).experiment.data.augment == expected
 
 
-def of_images(*shape: int) -> Examples:
-    return ArrayData(np.zeros((4, *shape)), [0, 1, 0, 1], augment=BOTH).examples
-
-
 def prepared(augment: Any) -> Any:
     return digits(data=Digits(num_clients=12, augment=augment)).prepare(0)
 
@@ -132,8 +128,8 @@ def prepared(augment: Any) -> Any:
         (lambda: Augment(), "data.augment changes nothing"),
         (lambda: Digits(augment=4), "data.augment is 4"),
         (lambda: Digits(augment="nowhere.change"), "'nowhere.change'"),
-        (lambda: of_images(5), r"shape \(5,\)"),
-        (lambda: of_images(1, 2, 9), "crop is 2.* 2 x 9"),
+        (lambda: ArrayData(np.zeros((4, 5)), CLASSES, augment=BOTH).examples, r"shape \(5,\)"),
+        (lambda: ArrayData(np.zeros((4, 1, 2, 9)), CLASSES, augment=BOTH).examples, "crop is 2.* 2 x 9"),
         (lambda: Hybrid([Digits(), Digits(augment=BOTH)]), r"crop=2, flip=True\) in parts.1. .Digits."),
         (lambda: prepared(lambda batch, keys: (batch[0][:, :, 1:], batch[1])), r"float32 \(10, 1, 7, 8\)"),
         (lambda: prepared(lambda batch, keys: (batch[0] + torch.rand(1), batch[1])), "when called again"),

@@ -42,18 +42,12 @@ MIXING = torch.tensor([[0.125, 0.25, 0.25, 0.375], [0.0, 0.625, 0.125, 0.25], [0
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A feature of local training.
-
-    Args:
-        task: Makes the task.
-        data: Makes the clients' data.
-        local: Options of local training.
-        options: Further arguments of `LocalWork.fit`; a function of ids `[n]` where they differ between clients.
-    """
+    """A feature of local training."""
 
     task: Callable[[], LightningModule]
     data: Callable[[], FederatedData]
     local: LocalTraining
+    # further arguments of `LocalWork.fit`; a function of ids `[n]` where they differ between clients
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     def options_of(self, clients: Tensor) -> dict[str, Any]:
@@ -172,8 +166,7 @@ def make_work(
 ) -> Any:
     """Returns an object that gives the `LocalWork` of a round, `at(round, data)`, by training in one way.
 
-    Args:
-        rows_mib: Memory of the local models of a fit, above which they are read in chunks.
+    Local models that take more than `rows_mib` are read in chunks.
     """
     plan = replace(_PLANS[way], precision=_precision_of(way), rows_mib=rows_mib)
     return build_engine(task, plan, 5, local)

@@ -167,33 +167,19 @@ class Next(nn.Module):
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of data.
+    """A kind of data."""
 
-    Args:
-        describe: Writes the files of the data into a folder, and describes the data module.
-        rows: Every example that clients have: client, label and input, as a net should get them. None = the data have
-            no source, but are drawn.
-        clients: Number of clients.
-        test: Number of test examples of each client, in order; or of all clients together.
-        task, net: Names of the task and of its net.
-        clusters: True cluster of each client, in order; None = unknown.
-        drawn: True if the clients depend on the seed; if not, they are the same under every seed.
-        cached: True if decoded arrays are cached, so that a second loading reads no source.
-        only_python: True if the data cannot be described in a file.
-        counts: Number of examples of each label of each client, if there are no `rows`.
-    """
-
-    describe: Callable[[Path], Made]
-    rows: Callable[[], list[Row]] | None
+    describe: Callable[[Path], Made]  # writes the files of the data into a folder, and describes the data module
+    rows: Callable[[], list[Row]] | None  # every example, as a net should get it; None = they have no source: drawn
     clients: int
-    test: Sequence[int] | int
+    test: Sequence[int] | int  # number of test examples of each client, in order; or of all clients together
     task: str = "Classification"
     net: str = "MCLR"
-    clusters: Sequence[int] | None = None
-    drawn: bool = True
-    cached: bool = False
-    only_python: bool = False
-    counts: Sequence[Sequence[int]] = ()
+    clusters: Sequence[int] | None = None  # true cluster of each client, in order; None = unknown
+    drawn: bool = True  # True if the clients depend on the seed; if not, they are the same under every seed
+    cached: bool = False  # True if decoded arrays are cached, so that a second loading reads no source
+    only_python: bool = False  # True if the data cannot be described in a file
+    counts: Sequence[Sequence[int]] = ()  # number of examples of each label of each client, if there are no `rows`
 
 
 def people(
