@@ -16,7 +16,7 @@ from quadratic import rng
 from ragged import SHAPE, fitted, ragged_data, task
 from torch import Tensor, nn
 from torch.autograd.profiler import profile
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 from torch.nn.functional import conv2d, linear
 from torch.nn.utils.rnn import pack_sequence
 from torch.optim import SGD, Adam
@@ -39,12 +39,10 @@ from lit_cfl.engines.stacked.lane_schedule import (
 )
 from lit_cfl.engines.stacked.lane_steps import Lanes
 from lit_cfl.engines.stacked.products import StackedProducts
-from lit_cfl.engines.stacked.stackable_layers import PlainEmbedding, PlainGRU, PlainLSTM, replace_unstackable_layers
+from lit_cfl.engines.stacked.stackable_layers import PlainGRU, PlainLSTM
 from lit_cfl.engines.stacked.way import StackWay
 from lit_cfl.errors import InputError
-from lit_cfl.nets import MCLR, MLP, MNISTCNN, FedGroupLSTM, Sent140GRU
-from lit_cfl.parameters import ParameterLayout
-from lit_cfl.tasks import Classification
+from lit_cfl.nets import MCLR, MLP, MNISTCNN
 
 # Products in place of convolutions and of linear layers' gradients: operation, shapes of inputs and weights, options
 PRODUCTS: dict[str, tuple[Any, list[tuple[int, ...]], dict[str, Any]]] = {
@@ -299,37 +297,9 @@ def test_frozen_biases_stay_so(kind: type[Cells]):
         exactly(found, part)
 
 
-@pytest.mark.parametrize("padding", [0, 2])
-def test_no_gradient_reaches_the_padding_row_of_any_lane(padding: int):
-    fused, scale = nn.Embedding(4, 3, padding_idx=padding).double(), normal(1, 8, 3)
-    plain, tokens, weights = PlainEmbedding(fused), torch.arange(8).remainder(4).expand(3, 8), normal(0, 3, 4, 3)
-
-    def loss(layer: nn.Embedding, weight: Tensor, tokens: Tensor) -> Tensor:
-        return (functional_call(layer, {"weight": weight}, (tokens,)) * scale).square().sum()
-
-    def gradients(stacked: Tensor) -> Tensor:
-        return grad(lambda stacked: vmap(partial(loss, plain))(stacked, tokens).sum())(stacked)
-
-    for lane, found in enumerate(gradients(weights)):
-        exactly(found, grad(partial(loss, fused))(weights[lane], tokens[lane]))
-        assert found.ne(0).any(1).tolist() == [row != padding for row in range(4)]
-    exactly(plain(tokens), fused(tokens))
-
-
 @of_both_kinds
 def test_packed_and_single_sequences_are_refused(kind: type[Cells]):
     _, plain = cells(kind)
     for inputs in (pack_sequence([normal(0, 5, 4), normal(1, 3, 4)]), normal(0, 5, 4)):
         with pytest.raises(InputError, match="not packed or single sequences"):
             plain(inputs)
-
-
-@pytest.mark.parametrize("net", [partial(Sent140GRU, [5, 4], 2), partial(FedGroupLSTM, [5], 2, 7, 4)])
-def test_rows_of_a_net_with_plain_cells_have_the_same_layout_and_parameters(net: partial[nn.Module]):
-    module = Classification(net())
-    before, held = ParameterLayout.of(module), dict(module.named_parameters())
-    after = ParameterLayout.of(replace_unstackable_layers(module))
-    assert not any(isinstance(layer, nn.RNNBase) for layer in module.modules())
-    places = [[(slot.name, slot.layer, slot.shape, slot.start) for slot in one.slots] for one in (before, after)]
-    assert places[0] == places[1]
-    assert all(parameter is held[name] for name, parameter in module.named_parameters())

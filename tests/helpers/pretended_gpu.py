@@ -81,8 +81,10 @@ class PretendedGPU:
         self.counts.downloads += 1
         self.counts.moved += tensor.numel() * tensor.element_size()
         self.counts.waits += 1
-        with _hidden(self):
-            return tensor.clone()
+        self.ended = True  # the copy counts as the CPU's
+        copy = tensor.clone()
+        self.ended = False
+        return copy
 
     @contextmanager
     def counting(self) -> Iterator[Counts]:
@@ -107,16 +109,6 @@ def _kept(held: dict[int, StorageWeakRef], tensor: Tensor) -> bool:
 def _keep(held: dict[int, StorageWeakRef], tensor: Tensor) -> None:
     storage = _plain(tensor).untyped_storage()
     held[storage._cdata] = StorageWeakRef(storage)
-
-
-@contextmanager
-def _hidden(gpu: PretendedGPU) -> Iterator[None]:
-    """Makes all operations within the block count as the CPU's."""
-    gpu.ended, before = True, gpu.ended
-    try:
-        yield
-    finally:
-        gpu.ended = before
 
 
 class _Functions(TorchFunctionMode):
