@@ -59,12 +59,6 @@ def test_a_score_without_any_weight_is_left_blank():
 # Columns and directions
 
 
-def test_abbreviations_are_in_capitals_in_titles():
-    names = ("balanced_accuracy", "rmse_of_log", "map_error")
-    assert [Score(name).title for name in names] == ["balanced accuracy", "RMSE of log", "map error"]
-    assert [Score(name).heading for name in names] == ["Balanced accuracy", "RMSE of log", "Map error"]
-
-
 def test_directions_of_columns():
     scores = (ERROR, Score("mean_mae"), Score("r"))  # names that end alike are told apart
     lower = {"val/weighted_mae", "val/worst10_mae", "val/global_mae", "test/newcomers_mae", "mae", "train/loss"}

@@ -91,6 +91,11 @@ def brighten(batch: tuple[Tensor, Tensor], keys: Tensor) -> tuple[Tensor, Tensor
     return batch[0] * (0.5 + factors), torch.where(draws[:, 1] < 0.1, (batch[1] + 1) % 10, batch[1])
 
 
+def shade(batch: tuple[Tensor, Tensor], keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Augments without a draw: by a brightness that depends on the label, and by another label."""
+    return batch[0] * (1 + batch[1].view(-1, 1, 1, 1) / 10), (batch[1] + 1) % 10
+
+
 # Nets, tasks and optimizers
 
 
@@ -278,6 +283,7 @@ BY_HAND: dict[str, Case] = {
     "rates over rounds": row(optimizer=by_kind, local=replace(FULL, lr_schedule=HALVED)),
     "maximize": row(optimizer=partial(SGD, lr=0.05, maximize=True), local=FULL),
     "frozen weight and bias": row(lambda: freeze("fc1.weight", "fc2.bias"), by_kind, FULL, prox=0.3),
+    "an augmentation": row(data=partial(images, augment=shade), weights=weigh),
     "adam, full batches": row(optimizer=partial(Adam, lr=0.01, weight_decay=0.01), local=FULL, budget=EACH),
 }
 
@@ -527,6 +533,8 @@ def train_plainly(case: Case, clients: Clients, client: int) -> tuple[Tensor, fl
     """Trains a client by PyTorch alone. Returns its model, and its mean loss over all examples that it saw."""
     options = case.options_of(torch.tensor([client]))
     inputs, labels = examples_of(client)
+    if (augment := clients.data.examples.augment) is not None:
+        inputs, labels = augment((inputs, labels), torch.empty(0))
     module, center = clients.module(clients.models[START[client]]), clients.models[CENTER[client]]
     trained = [p for p in module.parameters() if p.requires_grad]
     optimizer, losses = module.configure_optimizers(), []
@@ -649,8 +657,9 @@ def test_losses_and_scores_of_models_and_mixtures_are_those_of_plain_pytorch(nam
 
 
 @pytest.mark.parametrize("way", ["trainer", "loop", "stack"])
-def test_functions_on_clients_have_random_numbers_of_their_own_and_modules_without_dropout(way: str):
-    clients, some = Clients(way, CASES["two dropouts"]), torch.tensor([2, 4])
+def test_functions_on_clients_have_random_numbers_of_their_own_and_neither_dropout_nor_augmentation(way: str):
+    case = replace(CASES["two dropouts"], data=CASES["an augmentation"].data)
+    clients, some = Clients(way, case), torch.tensor([2, 4])
 
     def draw(inputs: Tensor, labels: Tensor) -> Tensor:
         return torch.rand(3)
