@@ -74,7 +74,7 @@ def trained(engine: Engine, sizes: tuple[int, ...] = SIZES, **options: Any) -> T
     clients = options.pop("clients", torch.arange(len(sizes)))
     models = torch.stack([engine.initial(number) for number in range(3)])
     found = engine.at(2, ragged_data(sizes)).fit(models, clients, clients % 2, centers=models, center=2, **options)
-    return torch.cat([found.rows, found.losses[:, None].nan_to_num(-1).to(found.rows)], 1)
+    return torch.cat([found.rows, found.losses[:, None].nan_to_num(-1).float()], 1)
 
 
 def round_of(engine: Engine, data: FederatedData, prox: float = 0.0) -> list[Tensor]:
