@@ -94,14 +94,10 @@ def test_integers_are_numbers_unless_the_net_has_an_embedding():
     assert tokens.data.examples.vocabulary == 12
     assert numbers.fingerprint["partition"] == tokens.fingerprint["partition"]
     assert [np.isfinite(done.info.loss) for done in tokens.rounds()] == [True]
+    kinds = Classification(nn.Linear(2, 2)), NextToken(nn.Linear(2, 2)), nn.Sequential(nn.EmbeddingBag(12, 2))
+    assert list(map(takes_tokens, kinds)) == [False, True, True]  # a task may say that it takes tokens
     floats = prepared(LINEAR, data_of(X.astype(np.float32)))
     assert torch.equal(*(list(run.rounds())[-1].state.models for run in (numbers, floats)))
-
-
-def test_task_may_say_that_it_takes_tokens():
-    assert not takes_tokens(Classification(nn.Linear(2, 2)))
-    assert takes_tokens(NextToken(nn.Linear(2, 2)))
-    assert takes_tokens(nn.Sequential(nn.EmbeddingBag(12, 2)))
 
 
 def test_token_ids_are_blamed_only_if_the_net_has_no_embedding():

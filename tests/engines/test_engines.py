@@ -48,12 +48,6 @@ def broken_data(*clients: int) -> FederatedData:
     return replace(data, examples=replace(data.examples, inputs=inputs))
 
 
-@pytest.mark.parametrize("plan", ["trainer", "plain loop", "4 lanes"])
-def test_a_client_that_diverges_is_named(plan: str):
-    with pytest.raises(DivergedError, match="client 3 diverged in round 3"):
-        fitted(task(partial(MLP, 12, SHAPE, 10)), PLANS[plan], data=broken_data(3, 4))
-
-
 def test_a_gradient_that_is_infinite_does_not_touch_the_others():
     engine = engine_of(replace(STACK, precision="32-true"))
     rows = engine.at(2, broken_data(1, 4)).gradients(engine.initial(0), torch.tensor([1, 2, 3, 4]))
@@ -67,10 +61,13 @@ class Picky(Classification):
         return super().losses(batch)
 
 
-@pytest.mark.parametrize("plan", ["trainer", "plain loop"])
-def test_error_of_the_users_module_names_client_and_round(plan: str):
-    with pytest.raises(InputError, match=r"client 2 .* round 3: seven is a crowd"):
-        fitted(lambda: Picky(MLP(12, SHAPE, 10), SGD), PLANS[plan])
+@pytest.mark.parametrize("plan", ["trainer", "plain loop", "4 lanes"])
+def test_a_client_that_diverges_or_raises_an_error_is_named_with_the_round(plan: str):
+    with pytest.raises(DivergedError, match="client 3 diverged in round 3"):
+        fitted(task(partial(MLP, 12, SHAPE, 10)), PLANS[plan], data=broken_data(3, 4))
+    if plan != "4 lanes":  # a stack takes no losses that depend on the number of examples
+        with pytest.raises(InputError, match=r"client 2 .* round 3: seven is a crowd"):
+            fitted(lambda: Picky(MLP(12, SHAPE, 10), SGD), PLANS[plan])
 
 
 @pytest.mark.parametrize(

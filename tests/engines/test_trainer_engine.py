@@ -5,6 +5,7 @@ That it trains as plain PyTorch does is stated by `test_ways.py`.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -34,18 +35,13 @@ DATA = clients_of(
 )
 
 
-def linear() -> nn.Module:
-    return MCLR([5], 3)
-
-
 def engine_of(
-    optimizer: Callable[..., torch.optim.Optimizer] = SGD,
-    net: Callable[[], nn.Module] = linear,
     task: Callable[..., LightningModule] = Classification,
-    **local: object,
+    net: Callable[[], nn.Module] = partial(MCLR, [5], 3),
+    **local: Any,
 ) -> Engine:
     plan = Plan("trainer", precision="64-true")
-    return Engine(lambda: task(net(), optimizer), plan, 11, LocalTraining(**{"epochs": 1, "batch_size": 4} | local))
+    return Engine(lambda: task(net(), SGD), plan, 11, LocalTraining(**{"epochs": 1, "batch_size": 4} | local))
 
 
 def test_batch_statistics_are_part_of_the_row():
@@ -58,7 +54,7 @@ def test_batch_statistics_are_part_of_the_row():
 
 
 def test_a_net_made_outside_the_task_is_refused():
-    engine = Engine(partial(Classification, linear()), Plan(), seed=0)
+    engine = Engine(partial(Classification, MCLR([5], 3)), Plan(), seed=0)
     with pytest.raises(InputError, match="same net at every call"):
         engine.initial(1)
     with pytest.raises(InputError, match="same net at every call"):
