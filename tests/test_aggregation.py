@@ -60,13 +60,10 @@ def test_inter_cluster_mix_fixture():  # docs/ground_truth.md, check 15
     assert_close(mix_clusters(models, 1.0, "sum"), torch.tensor([[3.0, 5.0], [0.6, 2.8]], dtype=torch.float64))
 
 
-def test_mix_is_the_identity_without_rate_or_partner():
-    assert torch.equal(mix_clusters(ROWS, 0.0), ROWS)
-    assert torch.equal(mix_clusters(ROWS[:1], 5.0), ROWS[:1])
-
-
-def test_normalised_mix_leaves_equal_models_alone():
+def test_mix_is_the_identity_without_rate_or_partner_and_normalised_of_equal_models():
     same = torch.tensor([[30.0, 40.0]] * 3, dtype=torch.float64)
+    for mixed, models in ((mix_clusters(ROWS, 0.0), ROWS), (mix_clusters(ROWS[:1], 5.0), ROWS[:1])):
+        assert torch.equal(mixed, models)
     assert_close(mix_clusters(same, 7.0), same)
 
 

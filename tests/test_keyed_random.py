@@ -1,6 +1,5 @@
 """Tests random numbers that depend on a key alone."""
 
-from collections.abc import Sequence
 from math import sqrt
 
 import pytest
@@ -10,23 +9,9 @@ from hypothesis import strategies as st
 from quadratic import ids
 from torch import Tensor
 
-from lit_cfl.data import Examples
-from lit_cfl.datamodules.skew import NoiseLevels
 from lit_cfl.keyed_random import draw_keyed_normal, draw_keyed_uniform, hash_keys
 
 few = settings(deadline=None, derandomize=True, max_examples=50)
-
-
-def noisy(levels: Sequence[float] = (0.0, 0.5), size: int = 50) -> Examples:
-    return Examples(torch.zeros(size, 1, 4, 4), torch.zeros(size).long(), 1, views=NoiseLevels(levels).views(1))
-
-
-def test_noise_has_the_strength_asked_for():
-    images, _ = noisy((0.0, 0.5), 2000).batch(torch.arange(4000))
-    assert not images[:2000].any()
-    noise = images[2000:].double().flatten()
-    assert abs(float(noise.mean())) < 4 * 0.5 / sqrt(len(noise))
-    assert abs(float(noise.std()) - 0.5) < 4 * 0.5 / sqrt(2 * len(noise))
 
 
 def test_hash_is_the_finaliser_of_murmurhash3():

@@ -6,6 +6,8 @@ of others and between them.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
+from math import isnan
 from typing import Any
 
 import pytest
@@ -13,12 +15,13 @@ import torch
 from inside_training import make_work
 from lightning import LightningModule
 from quadratic import ids
+from ragged import clients_of
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lit_cfl.aggregation import discrepancy, mean_by_cluster
 from lit_cfl.algorithms import FedAvg
-from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.data import Examples, FederatedData
 from lit_cfl.engines import round_work
 from lit_cfl.experiment import LocalTraining
 from lit_cfl.local_work import Budget, LocalCosts, LocalWork
@@ -85,8 +88,7 @@ def make_clients(kind: str, centers: Tensor = CENTERS, chunk: int | None = None)
 def data_of(centers: Tensor = CENTERS) -> FederatedData:
     labels = torch.cat([ids(0, 1).repeat_interleave(counts) for counts in COUNTS])
     examples = Examples(centers.float().repeat_interleave(SIZES, 0), labels, 2)
-    train, none = ClientIndex.from_sizes(torch.arange(len(labels)), SIZES), ClientIndex.empty(6)
-    return FederatedData(examples, train, none, none, ids(0, 1, 0, 1, 0, 1), skew="label")
+    return replace(clients_of(examples, SIZES.tolist()), true_clusters=ids(0, 1, 0, 1, 0, 1), skew="label")
 
 
 def work_of(kind: str, **options: Any) -> LocalWork:
@@ -189,7 +191,12 @@ def test_a_fit_that_is_not_held_is_read_once_and_has_the_same_models(kind: str):
     found, clients = work.fit(start, MIXED[:5]), MIXED[:5].tolist()
     assert not found.held
     assert costs_of(work) == (STEPS * 3, STEPS * (5 + 2 + 4), 0)
-    chunks = list(found.chunks())
+    reader = found.chunks()
+    chunks = [next(reader)]
+    for name, reason in {"losses": "read the chunks", "skipped": "read the chunks", "rows": r"chunks\(\)"}.items():
+        with pytest.raises(RuntimeError, match=reason):
+            getattr(found, name)
+    chunks += reader
     assert [(chunk.start, len(chunk.models)) for chunk in chunks] == [(0, 2), (2, 2), (4, 1)]
     assert_close(chunks[0].models[0], train(start[0], WIDE[2], STEPS), rtol=0, atol=1e-13)
     assert torch.equal(chunks[0].models[1], start[0])
@@ -199,7 +206,10 @@ def test_a_fit_that_is_not_held_is_read_once_and_has_the_same_models(kind: str):
     assert found.trained.tolist() == [True, False, True, False, True]
     collected = work.fit(start, MIXED[:5]).collect()
     assert_close(collected, torch.stack(expected), rtol=0, atol=1e-13)
-    assert work.fit(start, MIXED[:2]).held
+    held = work.fit(start, MIXED[:2])
+    assert held.held
+    assert [[chunk.start for chunk in held.chunks()] for _ in range(2)] == [[0]] * 2
+    assert len(held.losses) == 2  # no client is counted twice
 
 
 def test_gradients_have_the_requested_order_and_are_counted(kind: str):
@@ -262,7 +272,7 @@ def test_answers_of_two_requests_come_in_order_and_their_bytes_add_up(kind: str)
 def test_nobody_may_be_asked(kind: str):
     work, nobody = work_of(kind), ids()
     found = work.fit(MODELS, nobody)
-    assert (len(found.losses), len(found.trained), found.skipped) == (0, 0, 0)
+    assert (len(found.losses), len(found.trained), found.skipped, isnan(found.loss)) == (0, 0, 0, True)
     assert work.gradients(MODELS[0], nobody).shape == (0, 4)
     assert work.losses(MODELS, nobody).shape == (0, 3)
     assert work.example_losses(MODELS, nobody).shape == (3, 0)
@@ -276,6 +286,7 @@ def test_clients_without_data_answer_alone(kind: str):
     assert torch.equal(found.rows, MODELS[[2, 1]])
     assert found.trained.tolist() == [False, False]
     assert found.losses.isnan().all()
+    assert isnan(found.loss)
     assert work.gradients(MODELS[1], ids(3, 0)).tolist() == [[0.0] * 4] * 2
     assert work.losses(MODELS, ids(3, 0)).isnan().all()
     assert work.map(lambda inputs, labels: labels, ids(3, 0)) == [None, None]

@@ -31,20 +31,16 @@ def test_rows_come_back_in_order_and_leave_no_file(folder: Path, dtype: torch.dt
 ROWS = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
 
 
-@pytest.mark.parametrize(("bytes_in_memory", "in_a_file"), [(24, False), (23, True)])
-def test_many_rows_are_collected_in_a_file(folder: Path, monkeypatch, bytes_in_memory: int, in_a_file: bool):
-    monkeypatch.setattr(memmap_rows, "_IN_MEMORY", bytes_in_memory)
+@pytest.mark.parametrize("in_a_file", [False, True])
+def test_rows_are_collected_and_kept_in_a_file_where_they_would_take_too_much_of_the_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, in_a_file: bool
+):
+    monkeypatch.setattr(memmap_rows, "_IN_MEMORY", 24 - in_a_file)
     found = collect_rows(iter([ROWS[:1], ROWS[1:]]), at_most=2)
     assert found.tolist() == ROWS.tolist()
     assert (found.untyped_storage().filename is not None) == in_a_file
-
-
-@pytest.mark.parametrize(("memory", "in_a_file"), [(48, False), (47, True)])
-def test_a_row_is_kept_in_a_file_where_all_would_take_more_than_half_of_the_memory(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, memory: int, in_a_file: bool
-):
     monkeypatch.setattr(memmap_rows, "_IN_MEMORY", 23)
-    monkeypatch.setattr(memmap_rows, "machine_memory", lambda: memory)
+    monkeypatch.setattr(memmap_rows, "machine_memory", lambda: 48 - in_a_file)  # twice the bytes of two rows
     rows = ROWS.clone()
     found = keep_row(rows[1], of=2)
     rows.zero_()

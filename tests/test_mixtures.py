@@ -43,7 +43,7 @@ def as_test(data: FederatedData) -> FederatedData:
     return replace(data, test=data.train)
 
 
-def scored(make: TaskFactory, data: FederatedData, weights: Tensor | None = WEIGHTS) -> SplitScores:
+def scored(make: TaskFactory, data: FederatedData, weights: Tensor = WEIGHTS) -> SplitScores:
     engine = build_engine(make, LOOP, 5, LocalTraining())
     models = torch.stack([engine.initial(number) for number in range(3)])
     return score_clients(engine, models, ids(0, 1, 2), CLIENTS, data, "test", weights=weights)
@@ -71,17 +71,6 @@ def test_probabilities_of_labels_that_are_nearly_sure_are_mixed():
     mixed = MultiLabel(nn.Linear(1, 2)).mix_outputs(outputs, WEIGHTS[:1])
     shares = torch.einsum("kno,nk->no", outputs.sigmoid(), WEIGHTS[:1])
     assert_close(mixed.sigmoid(), shares, rtol=1e-12, atol=0)
-
-
-def test_one_model_is_scored_as_without_weights_and_a_sure_client_nearly_so():
-    data = as_test(ragged_data())
-    engine = build_engine(linear, LOOP, 5, LocalTraining())
-    one = engine.initial(0)[None]
-    sure = torch.ones(3, 1, dtype=torch.float64)
-    mixed, plain = (score_clients(engine, one, ids(0, 0, 0), CLIENTS, data, "test", weights=w) for w in (sure, None))
-    assert torch.equal(mixed.loss, plain.loss)
-    mixed, plain = (scored(linear, data, w) for w in (torch.eye(3, dtype=torch.float64), None))
-    assert_close(mixed.loss, plain.loss, rtol=1e-12, atol=0)
 
 
 def test_clients_that_share_examples_are_scored_with_their_own_weights():

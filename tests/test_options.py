@@ -36,6 +36,9 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"device": torch.device("cpu")}, "device is device(type='cpu')"),
 ]
 OBJECTS: list[tuple[Callable[[], object], str]] = [
+    (lambda: Budget(0, "steps"), "0 steps"),
+    (lambda: Budget(1.5), "length is 1.5"),  # type: ignore[arg-type]  # the mistake
+    (lambda: Budget(1, "epochs", 0), "batch_size is 0"),
     (lambda: Digits(8, shift=Incremental(participants="none")), "Incremental: participants is 'none'"),  # type: ignore[arg-type]  # the mistake
     (lambda: Classification(MCLR), "net is the class MCLR"),  # type: ignore[arg-type]  # the mistake
     (lambda: tune({"base": digits(), "space": {"rounds": {"randint": [2, 5]}}}), "YAML"),

@@ -1,4 +1,4 @@
-"""Tests the package's contents, and that it coexists with a user's folders named like its parts."""
+"""Tests the package's contents, what its parts import, and that it coexists with a user's folders of the same names."""
 
 import os
 import re
@@ -29,7 +29,7 @@ raise SystemExit(main({words}))
 
 def python(*words: str, cwd: Path, path: Path = ROOT) -> str:
     """Runs Python in a separate process with `path` on its path, and returns the output."""
-    environment = os.environ | {"PYTHONPATH": str(path), "WANDB_MODE": "disabled"}
+    environment = os.environ | {"PYTHONPATH": str(path), "WANDB_MODE": "disabled", "LITCFL_CACHE": "off"}
     done = subprocess.run([sys.executable, *words], cwd=cwd, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -116,3 +116,51 @@ def test_own_folders_of_the_same_names_are_left_alone_and_found(way: str, tmp_pa
         (installed / "lit_cfl").symlink_to(ROOT / "lit_cfl")
         python("-m", "lit_cfl", *words, cwd=tmp_path, path=installed)
     assert "datamodules.mine.Mine" in (tmp_path / "here" / "config.yaml").read_text()
+
+
+# What a part imports: ray, wandb, datasets, jsonargparse and rich, for example, may be absent from GPU machines
+
+
+TRAINING = """
+import sys
+for name in ("ray", "wandb", "datasets", "jsonargparse", "docstring_parser", "optuna"):
+    sys.modules[name] = None  # importing it fails
+import lit_cfl, torch
+from functools import partial
+from pathlib import Path
+from lit_cfl.datamodules import Digits
+from lit_cfl.algorithms import FedGroup
+from lit_cfl.experiment import Experiment
+from lit_cfl.nets import MCLR
+from lit_cfl.pictures.options import Pictures
+from lit_cfl.runs.run import run
+from lit_cfl.tasks import Classification
+task = lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1))
+pictures = Pictures([])  # they would take two seconds
+run(Experiment(Digits(8), task, FedGroup(2, 2), rounds=1, cohort_size=2, pictures=pictures), Path(sys.argv[1]))
+assert "lit_cfl.progress" not in sys.modules  # it alone needs rich, which Lightning uses where it is installed
+"""
+
+
+# only the tables of an opened run need pandas
+OPENING = """
+import sys, lit_cfl.runs.load_run, lit_cfl.runs.run
+from lit_cfl.cli.main import main
+found = {"pandas"} & set(sys.modules)
+main(["run", "--help"])
+found |= {"ray", "wandb", "datasets", "sklearn", "optuna"} & set(sys.modules)
+sys.exit(str(found) if found else 0)
+"""
+READING = """
+import sys, lit_cfl.report.assemble, lit_cfl.report.page, lit_cfl.progress.console
+from lit_cfl.cli.main import main
+assert main(["doctor"]) == 0
+sys.exit(str(found) if (found := {"lightning", "jsonargparse", "sklearn", "ray"} & set(sys.modules)) else 0)
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("code", [TRAINING, OPENING, READING], ids=["training", "help and opening", "report, doctor"])
+def test_each_part_imports_no_package_that_only_others_need(code: str, tmp_path: Path):
+    python("-c", code, str(tmp_path / "run"), cwd=ROOT)
+    assert code is not TRAINING or (tmp_path / "run" / "summary.json").exists()

@@ -63,10 +63,6 @@ def select(round: int, population: torch.Tensor, size: int, seed: int, rule: Sel
     return Cohorts(size, rule, seed=seed).at(round, population, run_seed=0)
 
 
-def turns(clients: int, size: int, rounds: int) -> list[list[int]]:
-    return [select(t, torch.arange(clients), size, 2077, "round_robin_first").tolist() for t in range(rounds)]
-
-
 def sampled(round: int, clients: int, size: int, seed: int) -> list[int]:
     return sorted(Random(seed + round).sample(range(clients), size))
 
@@ -79,15 +75,16 @@ def test_first_draw_of_the_published_code():
         assert select(round, torch.arange(30), 7, 2077).tolist() == sampled(round, 30, 7, 2077)
 
 
-def test_clients_take_turns_first_and_are_then_drawn():
-    assert turns(8, 4, rounds=4) == [[0, 1, 2, 3], [4, 5, 6, 7], sampled(2, 8, 4, 2077), sampled(3, 8, 4, 2077)]
-    # the last turn wraps to the head, since round 2 is below 10/4
-    assert turns(10, 4, rounds=4) == [[0, 1, 2, 3], [4, 5, 6, 7], [0, 1, 8, 9], sampled(3, 10, 4, 2077)]
-
-
-def test_everybody_is_chosen_when_the_cohort_is_the_population():
-    for rule in ("uniform", "round_robin_first"):
-        assert select(3, ids(2, 5, 9), 3, 1, rule).tolist() == [2, 5, 9]
+@pytest.mark.parametrize(
+    ("clients", "turns"),
+    [
+        (8, [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        (10, [[0, 1, 2, 3], [4, 5, 6, 7], [0, 1, 8, 9]]),  # the last turn wraps to the head, since 2 is below 10/4
+    ],
+)
+def test_clients_take_turns_first_and_are_then_drawn(clients: int, turns: list[list[int]]):
+    found = [select(t, torch.arange(clients), 4, 2077, "round_robin_first").tolist() for t in range(4)]
+    assert found == [*turns, *(sampled(t, clients, 4, 2077) for t in range(len(turns), 4))]
 
 
 def test_positions_are_drawn_where_ids_have_gaps():
@@ -95,6 +92,8 @@ def test_positions_are_drawn_where_ids_have_gaps():
     assert select(1, population, 3, 0, "round_robin_first").tolist() == [20, 21, 40]
     assert select(2, population, 3, 0, "round_robin_first").tolist() == [1, 4, 77]
     assert select(5, population, 3, 0).tolist() == [int(population[k]) for k in sampled(5, 7, 3, 0)]
+    for rule in ("uniform", "round_robin_first"):  # everybody
+        assert select(3, ids(2, 5, 9), 3, 1, rule).tolist() == [2, 5, 9]
 
 
 def test_runs_with_neighbouring_seeds_share_no_cohort():
@@ -120,11 +119,8 @@ def test_dropping_out_does_not_depend_on_who_else_was_asked(cohort: torch.Tensor
     assert drop_out(cohort, 0.4, seed=3, round=5).tolist() == [k for k in cohort.tolist() if k in left]
 
 
-def test_each_client_drops_out_with_the_probability():
+def test_each_client_drops_out_with_the_probability_by_round_and_seed():
     assert len(drop_out(torch.arange(10_000), 0.3, seed=0, round=0)) == pytest.approx(7000, abs=200)
-
-
-def test_dropping_out_changes_with_round_and_seed():
     left = [tuple(drop_out(torch.arange(50), 0.5, seed, round).tolist()) for seed, round in ((0, 0), (0, 1), (1, 0))]
     assert len(set(left)) == 3
 

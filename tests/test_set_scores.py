@@ -12,7 +12,7 @@ from digits_experiment import digits
 from quadratic import ids
 from torch import Tensor
 
-from lit_cfl import Experiment, run
+from lit_cfl import run
 from lit_cfl.client_scores import SetPredictions, SplitScores
 from lit_cfl.datamodules import Digits
 from lit_cfl.early_stopping import StopRule
@@ -25,12 +25,10 @@ from lit_cfl.storage import read_table
 from lit_cfl.tasks import Classification
 from lit_cfl.tasks.named_scores import named_scores
 
-NAMES = ["accuracy", "f1", "auroc", "balanced_accuracy", "calibration_error", "f1_3"]
 OUTPUTS = torch.tensor(
     [[2.0, 0.0, 1.0], [0.0, 3.0, 1.0], [1.0, 0.5, 0.0], [0.0, 1.0, 0.5], [0.3, 0.2, 0.1]], dtype=torch.float64
 )
 LABELS = ids(0, 1, 1, 1, 0)
-FEW = Digits(num_clients=40, validation=0.1)  # nine test examples each, so that some clients have no 3
 
 
 def score(name: str) -> SetScore:
@@ -104,15 +102,13 @@ def test_a_model_that_diverged_has_no_score_rather_than_none_to_count():
     assert metrics["test/undefined_auroc"] == 0
 
 
-def experiment(engine: str = "auto", names: list[str] | None = None, **changes: object) -> Experiment:
-    task = lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1), scores=names or NAMES)  # noqa: E731
-    return digits(task=task, engine=engine, data=FEW, **changes)
-
-
 def test_files_hold_the_score_of_each_client_and_cluster_and_a_run_can_stop_by_it(tmp_path: Path):
     stop = StopRule(metric="val/weighted_f1", target=0.01)
     tuned = EvaluationPlan(fine_tune=Budget(1))
-    path = run(experiment(names=["f1", "f1_3"], stop=stop, evaluation=tuned), tmp_path).path
+    sgd, names = partial(torch.optim.SGD, lr=0.1), ["f1", "f1_3"]
+    task = lambda: Classification(MCLR([1, 8, 8], 10), sgd, scores=names)  # noqa: E731
+    few = Digits(num_clients=40, validation=0.1)  # nine test examples each, so that some clients have no 3
+    path = run(digits(task=task, data=few, stop=stop, evaluation=tuned), tmp_path).path
     (row,) = read_table(path / "metrics.csv")
     clients = [one for one in read_table(path / "clients.csv") if one["cluster"] is not None]
     known = [one["f1_3"] for one in clients if one["f1_3"] is not None]

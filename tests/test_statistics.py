@@ -24,14 +24,11 @@ def test_the_interval_is_students():
     assert found == Interval(2.0, pytest.approx(4.302653 / 3**0.5, rel=1e-6), 3, 1.0)  # t(0.975, 2) * 1 / sqrt(3)
     assert (found.low, found.high) == (pytest.approx(-0.484138, abs=1e-6), pytest.approx(4.484138, abs=1e-6))
     assert str(found) == "2.0000 ± 2.4841"
-
-
-def test_deviation_is_of_a_sample_and_all_is_unknown_where_a_run_does_not_know():
-    assert interval([1.0, 2.0, 4.0]).deviation == pytest.approx(sqrt((16 + 1 + 25) / 9 / 2))
+    assert interval([1.0, 2.0, 4.0]).deviation == pytest.approx(sqrt((16 + 1 + 25) / 9 / 2))  # of a sample
     one = interval([0.5])
     assert one == Interval(0.5, None, 1)
     assert (one.low, one.high, str(one)) == (None, None, "0.5000")
-    assert interval([0.5, None]) == interval([]) == Interval()
+    assert interval([0.5, None]) == interval([]) == Interval()  # unknown where a run does not know
 
 
 def test_paired_differences_have_the_interval_of_scipys_paired_test():
@@ -127,8 +124,7 @@ def test_groups_are_maximal_sets_without_significant_differences():
 
 def test_methods_that_are_alike_everywhere_are_alike():
     found = friedman({"one": dict.fromkeys("abc", 0.5), "other": dict.fromkeys("abc", 0.7)})
-    assert found.mean_ranks == {"a": 2.0, "b": 2.0, "c": 2.0}
-    assert (found.statistic, found.p_value) == (0.0, 1.0)
+    assert (found.mean_ranks, found.statistic, found.p_value) == ({"a": 2.0, "b": 2.0, "c": 2.0}, 0.0, 1.0)
 
 
 def test_scores_that_are_not_complete_are_refused():

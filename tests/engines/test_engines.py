@@ -9,13 +9,13 @@ from functools import partial
 
 import pytest
 import torch
-from quadratic import ids
-from ragged import LOCAL, PLANS, SGD, SHAPE, fitted, ragged_data, task
+from quadratic import ids, rng
+from ragged import LOCAL, PLANS, SGD, SHAPE, clients_of, fitted, ragged_data, task
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lit_cfl import nets
-from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.data import Examples, FederatedData
 from lit_cfl.engines import scorer
 from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.cohort import CohortFit, Ended
@@ -24,6 +24,7 @@ from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plain_loop import LoopWay
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked import gradients
+from lit_cfl.engines.stacked.way import StackWay
 from lit_cfl.errors import DivergedError, InputError
 from lit_cfl.nets import MCLR, MLP
 from lit_cfl.tasks import Classification
@@ -47,12 +48,6 @@ def broken_data(*clients: int) -> FederatedData:
     return replace(data, examples=replace(data.examples, inputs=inputs))
 
 
-@pytest.mark.parametrize("plan", ["trainer", "plain loop", "4 lanes"])
-def test_a_client_that_diverges_is_named(plan: str):
-    with pytest.raises(DivergedError, match="client 3 diverged in round 3"):
-        fitted(task(partial(MLP, 12, SHAPE, 10)), PLANS[plan], data=broken_data(3, 4))
-
-
 def test_a_gradient_that_is_infinite_does_not_touch_the_others():
     engine = engine_of(replace(STACK, precision="32-true"))
     rows = engine.at(2, broken_data(1, 4)).gradients(engine.initial(0), torch.tensor([1, 2, 3, 4]))
@@ -66,37 +61,34 @@ class Picky(Classification):
         return super().losses(batch)
 
 
-@pytest.mark.parametrize("plan", ["trainer", "plain loop"])
-def test_error_of_the_users_module_names_client_and_round(plan: str):
-    with pytest.raises(InputError, match=r"client 2 .* round 3: seven is a crowd"):
-        fitted(lambda: Picky(MLP(12, SHAPE, 10), SGD), PLANS[plan])
-
-
-class SecondFirst(LoopWay):
-    """Trains two of three clients, the second one first, and raises an error in the other."""
-
-    error: Exception
-
-    def fit(self, work: CohortFit, ended: Ended) -> tuple[Tensor, Tensor]:
-        ended(1)
-        ended(2)
-        raise self.error
+@pytest.mark.parametrize("plan", ["trainer", "plain loop", "4 lanes"])
+def test_a_client_that_diverges_or_raises_an_error_is_named_with_the_round(plan: str):
+    with pytest.raises(DivergedError, match="client 3 diverged in round 3"):
+        fitted(task(partial(MLP, 12, SHAPE, 10)), PLANS[plan], data=broken_data(3, 4))
+    if plan != "4 lanes":  # a stack takes no losses that depend on the number of examples
+        with pytest.raises(InputError, match=r"client 2 .* round 3: seven is a crowd"):
+            fitted(lambda: Picky(MLP(12, SHAPE, 10), SGD), PLANS[plan])
 
 
 @pytest.mark.parametrize(
     ("together", "who"), [(False, "client 3"), (True, "one of the clients 1, 2, 3")], ids=["in order", "together"]
 )
 def test_an_error_names_the_clients_that_may_have_raised_it(together: bool, who: str):
-    way = type("Way", (SecondFirst,), {"is_collective": together, "error": LookupError("no such thing")})
+    """The way trains two of three clients, the second one first, and raises an error in the other."""
+
+    class SecondFirst(LoopWay):
+        is_collective = together
+
+        def fit(self, work: CohortFit, ended: Ended) -> tuple[Tensor, Tensor]:
+            ended(1)
+            ended(2)
+            raise LookupError("no such thing")
+
     engine = engine_of()
-    engine._way = way(engine.template, engine.layout, engine.plan, engine.local)
-    work, models, clients = engine.at(2, ragged_data()), engine.initial(0)[None], torch.tensor([1, 2, 3])
+    engine._way = SecondFirst(engine.template, engine.layout, engine.plan, engine.local)
     with pytest.raises(LookupError, match="no such thing") as raised:
-        work.fit(models, clients)
+        engine.at(2, ragged_data()).fit(engine.initial(0)[None], ids(1, 2, 3))
     assert raised.value.__notes__ == [f"It was raised in round 3, while {who} was trained."]
-    way.error = ValueError("seven is a crowd")
-    with pytest.raises(InputError, match=f"^{who} cannot be trained in round 3: seven is a crowd"):
-        work.fit(models, clients)
 
 
 def test_models_and_numbers_that_do_not_fit_are_refused():
@@ -216,13 +208,10 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {  # construc
 
 
 def data_for(shape: tuple[int, ...]) -> FederatedData:
-    rng, sizes, tokens = torch.Generator().manual_seed(0), torch.tensor([0, 3, 5]), len(shape) == 1
-    inputs = torch.randint(0, 7, (8, *shape), generator=rng) if tokens else torch.rand(8, *shape, generator=rng)
-    classes = 10 if len(shape) == 3 else 2
-    labels = torch.randint(0, classes, (8,), generator=rng)
-    examples = Examples(inputs, labels, classes, vocabulary=7 if tokens else 0)
-    none, train = ClientIndex.empty(3), ClientIndex.from_sizes(torch.arange(8), sizes)
-    return FederatedData(examples, train, none, none, torch.zeros(3, dtype=torch.int64))
+    draws, tokens, classes = rng(), len(shape) == 1, 10 if len(shape) == 3 else 2
+    inputs = torch.randint(0, 7, (8, *shape), generator=draws) if tokens else torch.rand(8, *shape, generator=draws)
+    labels = torch.randint(0, classes, (8,), generator=draws)
+    return clients_of(Examples(inputs, labels, classes, vocabulary=7 if tokens else 0), (0, 3, 5))
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -236,3 +225,36 @@ def test_every_net_of_the_package_gives_one_result(name: str):
     exactly(rows[1], rows[0])
     exactly(rows[2], rows[0])
     assert (rows[0] - start).norm(dim=1).gt(1e-3).tolist() == [False, True, True]
+
+
+# Frozen parts: all nets of an engine share them
+
+
+def half_frozen() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 12).requires_grad_(False), nn.LayerNorm(12), nn.Linear(12, 10))
+
+
+def test_lanes_hold_what_is_trained_alone_and_all_nets_of_an_engine_share_what_is_frozen():
+    _, engine = fitted(task(half_frozen), Plan("stack", lanes=4), local=LocalTraining(1, 10))
+    stack = engine.way
+    assert isinstance(stack, StackWay)
+    assert engine.layout.num_columns == 2 * 12 + (12 + 1) * 10
+    assert sum(tensor.numel() for tensor in stack._lanes.tensors) == 4 * engine.layout.num_columns
+    nets = [stack._steps.module, stack.module_for_gradients, engine.way.scorer(lambda first: None)._module]
+    for name, parameter in nets[0].named_parameters():
+        same = len({net.get_parameter(name).data_ptr() for net in nets}) == 1
+        assert same == (not parameter.requires_grad), name
+
+
+@pytest.mark.parametrize("plan", [Plan("trainer"), Plan("loop"), Plan("stack", lanes=4)])
+def test_modules_that_are_handed_out_share_nothing_with_the_engine(plan: Plan):
+    engine, data = build_engine(task(half_frozen), plan, 5, LocalTraining(1, 10)), ragged_data()
+    model, clients = engine.initial(0), torch.tensor([1, 2])
+    before = engine.at(0, data).gradients(model, clients)
+    first, second = engine.module(model), engine.module(model)
+    pointers = [{tensor.data_ptr() for tensor in one.state_dict().values()} for one in (first, second)]
+    assert not pointers[0] & pointers[1]
+    for parameter in first.half().parameters():
+        parameter.data.zero_()
+    assert torch.equal(engine.at(0, data).gradients(model, clients), before)
+    assert torch.equal(engine.module(model).net[1].weight, second.net[1].weight)

@@ -53,13 +53,6 @@ def test_a_cohorts_mini_batches_are_those_of_each_clients_own_generator(batch_si
     assert local.count_examples(Budget(1, "steps"), STEPS, SIZES).tolist() == of_each
 
 
-def test_a_table_repeats_the_first_example_of_a_mini_batch_as_padding():
-    batches = MiniBatches(torch.tensor([4, 2, 9, 5, 7]), torch.tensor([0, 3]), torch.tensor([3, 2]))
-    positions, present = batches.table(torch.tensor([[1, 0]]), 4)
-    assert positions.tolist() == [[[5, 7, 5, 5], [4, 2, 9, 4]]]
-    assert present.tolist() == [[[True, True, False, False], [True, True, True, False]]]
-
-
 class Other:
     """Stand-in for compiled code whose permutations differ from PyTorch's, which is not used."""
 

@@ -8,19 +8,19 @@ class, or a function that replaces one method of the module `Own`.
 
 import itertools
 import random
+import re
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
-from typing import Any
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from inside_training import fit_twice, judge, why_absent
 from lightning import LightningModule
-from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from ragged import SHAPE, Linear, clients_of
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 from torch.optim import SGD
@@ -28,14 +28,13 @@ from torch.optim.lr_scheduler import StepLR
 from torch.testing import assert_close
 from torchmetrics.classification import MulticlassAccuracy
 
-from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.data import Examples, FederatedData
 from lit_cfl.experiment import LocalTraining
 from lit_cfl.nets import MCLR, MLP
 from lit_cfl.tasks import Classification
 
 Batch = tuple[Tensor, Tensor]
 SIZES, LOCAL = (5, 23, 12), LocalTraining(2, 10)
-SHAPE = [1, 8, 8]
 PLAIN = partial(SGD, lr=0.1)
 
 
@@ -44,28 +43,19 @@ def sorted_clients() -> FederatedData:
     rng, total = torch.Generator().manual_seed(0), sum(SIZES)
     inputs = torch.rand(total, *SHAPE, generator=rng)
     labels = torch.cat([torch.randint(10, (size,), generator=rng).sort().values for size in SIZES])
-    train, none = ClientIndex.from_sizes(torch.arange(total), torch.tensor(SIZES)), ClientIndex.empty(len(SIZES))
-    return FederatedData(Examples(inputs, labels, 10), train, none, none, torch.zeros(len(SIZES), dtype=torch.int64))
+    return clients_of(Examples(inputs, labels, 10), SIZES)
 
 
 # The table
 
 
-@dataclass(frozen=True)
-class Row:
-    """A module of the table.
-
-    Args:
-        make: Makes the module.
-        ways: Ways that may train it, besides `trainer`; None = it is refused.
-        why: Piece of the reason against `loop`, or of the error.
-        precision: Precision in which it is compared.
-    """
+class Row(NamedTuple):
+    """A module of the table."""
 
     make: Callable[[], LightningModule]
-    ways: tuple[str, ...] | None
-    why: str = ""
-    precision: str = "64-true"
+    ways: tuple[str, ...] | None  # ways that may train it, besides `trainer`; None = it is refused
+    why: str = ""  # piece of the reason against `loop`, or of the error
+    precision: str = "64-true"  # in which it is compared
 
 
 ROWS: dict[str, Row] = {}
@@ -96,17 +86,6 @@ class Own(LightningModule):
         return SGD(self.parameters(), lr=0.1)
 
 
-class Linear(nn.Module):
-    """Linear net of a classification; each subclass changes one thing."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(64, 10)
-
-    def forward(self, inputs: Tensor) -> Any:
-        return self.fc(inputs.flatten(1))
-
-
 def add(
     ways: str | None, why: str = "", method: str = "", precision: str = "64-true", **parts: Callable[[], Any]
 ) -> Callable[..., Any]:
@@ -134,16 +113,10 @@ def add(
 
 
 def trains(ways: str = "chain stack loop", method: str = "", **options: Any) -> Callable[..., Any]:
-    """Adds a row that these ways may train."""
     return add(ways, "", method, **options)
 
 
-def only_by_trainer(why: str, method: str = "", **parts: Any) -> Callable[..., Any]:
-    return add("", why, method, **parts)
-
-
-def refused(why: str, method: str = "", **parts: Any) -> Callable[..., Any]:
-    return add(None, why, method, **parts)
+only_by_trainer, refused = partial(add, ""), partial(add, None)
 
 
 def classification(*layers: nn.Module) -> LightningModule:
@@ -195,11 +168,9 @@ trains(method="configure_optimizers")(
 # Progress of a Trainer
 
 
-for name, factor in (
-    ("current_epoch", lambda self, batch: 1 / (1 + self.current_epoch)),
-    ("global_step", lambda self, batch: 1 / (1 + self.global_step)),
-):
-    only_by_trainer(f"it reads self.{name}", "factor")(factor, f"reads {name}")
+only_by_trainer("it reads self.current_epoch", "factor")(
+    lambda self, batch: 1 / (1 + self.current_epoch), "reads current_epoch"
+)
 
 
 @only_by_trainer("it reads self.trainer", "factor")
@@ -232,7 +203,6 @@ refused("use the Trainer only in training_step", "factor")(
 )
 for name, factor, why in (  # factors of the loss in a step
     ("a late epoch", lambda self, index: 2 if self.current_epoch >= 5 else 1, "it reads self.current_epoch"),
-    ("1 + index", lambda self, index: 1 / (1 + index), DIFFERS),
     ("index or 1", lambda self, index: 1 / (index or 1), DIFFERS),
     ("index 10", lambda self, index: 2 if index == 10 else 1, DIFFERS),
     ("index 7,000", lambda self, index: 2 if index == 7_000 else 1, ""),  # after the tenth mini-batch: as documented
@@ -253,12 +223,6 @@ def counts(self, batch):
 
 
 @only_by_trainer(DIFFERS, "factor")
-def counts_in_training(self, batch):
-    self.seen = (self.seen or 0) + self.training
-    return 1 / (1 + self.seen)
-
-
-@only_by_trainer(DIFFERS, "factor")
 def compares_with_the_batch_before_the_last(self, batch):
     self.seen = [*(self.seen or []), batch[0].mean().detach()][-3:]
     return 1 + (self.seen[0] - self.seen[-1]).square() * (len(self.seen) == 3)
@@ -270,13 +234,6 @@ def compares_with_the_weights_before(self, batch):
     now = self.fc.weight.detach().square().sum()
     last, self.seen = now if self.seen is None or not self.training else self.seen, now
     return 1 + (last - now).square()
-
-
-@only_by_trainer(DIFFERS, "factor")
-def is_pulled_to_its_first_weights(self, batch):
-    if self.seen is None:
-        self.seen = self.fc.weight.detach().clone()
-    return 1 + (self.fc.weight - self.seen).square().sum()
 
 
 @trains("chain loop", "factor")
@@ -299,10 +256,9 @@ for name, ways, buffer in (
     trains(ways, "factor", steps=buffer)(counts_in_a_buffer, name)
 
 
+@add("chain", "changes the frozen parameter teacher.weight")  # in a loop, evaluation would share the changed teacher
 class Teacher(Own):
     """Module with a moving average of its own weights, like a mean teacher."""
-
-    pull = 0.0
 
     def __init__(self):
         super().__init__()
@@ -313,19 +269,7 @@ class Teacher(Own):
         for mine, own in zip(self.teacher.parameters(), self.fc.parameters(), strict=True):
             if self.training:
                 mine.mul_(0.9).add_(own.detach(), alpha=0.1)
-        return 1 + self.pull * (self.fc.weight - self.teacher.weight).square().sum()
-
-
-trains("chain")(Teacher)  # in a loop, evaluation would share the teacher that training has changed
-only_by_trainer("changes the frozen parameter teacher.weight")(type("PulledByTeacher", (Teacher,), {"pull": 1.0}))
-
-
-@refused(TWICE, "factor", ready=lambda: nn.Buffer(torch.zeros((), dtype=torch.bool)))
-def sets_its_bias_from_its_first_batch(self, batch):
-    if not self.ready:
-        self.fc.bias.data.fill_(batch[0].mean())
-        self.ready = torch.ones((), dtype=torch.bool)
-    return 1.0
+        return 1.0
 
 
 refused(TWICE, "factor", held=lambda: itertools.count(1))(lambda self, batch: 1 / next(self.held), "an iterator")
@@ -362,42 +306,18 @@ class InTheClass(Own):
         return min(1.0, type(self).calls / 100)
 
 
-@refused(OUTSIDE)
-class HookOfALayer(Linear):
-    def __init__(self):
-        super().__init__()
-        count = [0]
-
-        def scale(layer, given, outputs):
-            count[0] += layer.training
-            return outputs / (1 + count[0] * layer.training)
-
-        self.fc.register_forward_hook(scale)
-
-
 # Random numbers
 
 
-class Noisy(Own):
-    """Adds noise to inputs, or mirrors one mini-batch in fifty."""
-
-    def __init__(self, draw: Callable[[], Any] | None = None):
-        super().__init__()
-        self.draw = draw
-
-    def losses(self, batch):
-        inputs = batch[0]
-        if self.training and self.draw is None:
-            inputs = inputs + torch.rand_like(inputs)
-        elif self.training and self.draw() < 0.02:
-            inputs = inputs.flip(-1) * 5
-        return super().losses((inputs, batch[1]))
-
-
-only_by_trainer(DRAWS)(Noisy)
-only_by_trainer(DRAWS)(partial(Noisy, lambda: float(torch.rand(()))), "draws rarely")
-only_by_trainer(DRAWS)(partial(Noisy, random.random), "draws by Python")
-only_by_trainer(DRAWS)(partial(Noisy, lambda: np.random.rand()), "draws by NumPy")
+DRAWN: dict[str, Callable[[], Any]] = {
+    "PyTorch": lambda: torch.rand(()),
+    "Python": random.random,
+    "NumPy": lambda: np.random.rand(),
+}
+for name, draw in DRAWN.items():  # seldom: one mini-batch in fifty would count five times
+    only_by_trainer(DRAWS, "factor")(
+        lambda self, batch, draw=draw: 5.0 if self.training and draw() < 0.02 else 1.0, f"draws by {name}"
+    )
 
 
 only_by_trainer(DRAWS, "forward")(
@@ -438,26 +358,11 @@ only_by_trainer("does not require grad")(
 # Optimizers with something attached
 
 
-class Attached(Own):
-    """Module that changes its optimizer."""
-
-    def __init__(self, attach: Callable[["Attached", torch.optim.Optimizer], object]):
-        super().__init__()
-        self.attach = attach
-
-    def configure_optimizers(self):
-        optimizer = super().configure_optimizers()
-        self.attach(self, optimizer)
-        return optimizer
-
-
-def attach_late_hook(self: Attached, optimizer: torch.optim.Optimizer) -> None:
-    """Attaches a hook that acts after more steps than these."""
-    count = itertools.count()
+@only_by_trainer(ATTACHED, "configure_optimizers")
+def attaches_a_hook_that_acts_after_more_steps_than_these(self):
+    optimizer, count = SGD(self.parameters(), lr=0.1), itertools.count()
     optimizer.register_step_post_hook(lambda *given: self.fc.weight.data.zero_() if next(count) > 100 else None)
-
-
-only_by_trainer(ATTACHED)(partial(Attached, attach_late_hook), "a hook that acts late")
+    return optimizer
 
 
 class Decaying(SGD):
@@ -526,19 +431,6 @@ for name, step in STEPS.items():
     only_by_trainer(DIFFERS, "training_step")(step, f"step of {name}")
 
 
-@only_by_trainer(DIFFERS)
-class WeightedMean(Own):
-    """PyTorch's weighted mean, which divides by the sum of the weights."""
-
-    weights = torch.tensor([1.0] * 5 + [8.0] * 5)
-
-    def losses(self, batch, reduction="none"):
-        return cross_entropy(self(batch[0]), batch[1], self.weights.to(batch[0].dtype), reduction=reduction)
-
-    def training_step(self, batch, batch_idx):
-        return self.losses(batch, "mean")
-
-
 # Hooks, in the class, assigned to the object, or by callbacks
 
 
@@ -548,33 +440,10 @@ only_by_trainer("hook clip_gradients", "clip_gradients")(
 )
 
 
-@only_by_trainer("hook on_train_batch_end")
-class Assigned(Own):
-    def __init__(self):
-        super().__init__()
-        self.on_train_batch_end = self.clamp
-
-    def clamp(self, *given, **named):
-        for parameter in self.parameters():
-            parameter.data.clamp_(-0.02, 0.02)
-
-
-only_by_trainer("hook configure_callbacks", "configure_callbacks")(
-    lambda self: [GradientAccumulationScheduler({0: 4})], "accumulated gradients"
+only_by_trainer("hook on_train_batch_end", "factor", on_train_batch_end=lambda: lambda *given, **named: None)(
+    lambda self, batch: 1.0, "an assigned hook"
 )
-
-
-@refused("frozen.weight is trained in a fit, but is not part of the model")
-class Unfreezes(Own):
-    def __init__(self):
-        super().__init__()
-        self.frozen = nn.Linear(64, 64).requires_grad_(False)
-
-    def on_fit_start(self):
-        self.frozen.requires_grad_(True)
-
-    def forward(self, inputs):
-        return self.fc(self.frozen(inputs.flatten(1)).relu())
+only_by_trainer("hook configure_callbacks", "configure_callbacks")(lambda self: [], "callbacks of its own")
 
 
 for name in ("setup", "configure_model", "prepare_data"):
@@ -605,24 +474,16 @@ trains("stack loop", "forward", precision="32-true", matrix=lambda: torch.eye(64
 )
 
 
-class Penalty(Own):
+def penalty(self, batch):
     """Adds the squared gradient of the inputs."""
-
-    def losses(self, batch):
-        inputs = batch[0].clone().requires_grad_()
-        losses = cross_entropy(self(inputs), batch[1], reduction="none")
-        (gradient,) = torch.autograd.grad(losses.sum(), inputs, create_graph=True)
-        return losses + gradient.flatten(1).square().sum(1)
+    inputs = batch[0].clone().requires_grad_()
+    losses = cross_entropy(self(inputs), batch[1], reduction="none")
+    (gradient,) = torch.autograd.grad(losses.sum(), inputs, create_graph=True)
+    return losses + gradient.flatten(1).square().sum(1)
 
 
-@trains("loop")
-class PenaltyEnabled(Penalty):
-    def losses(self, batch):
-        with torch.enable_grad():
-            return super().losses(batch)
-
-
-refused("scores are computed without gradients")(Penalty)
+trains("loop", "losses")(torch.enable_grad()(penalty), "a gradient that is enabled")
+refused("scores are computed without gradients", "losses")(penalty, "a gradient")
 
 
 @only_by_trainer("has no gradient|does not require grad")
@@ -749,7 +610,6 @@ class Hidden(nn.Module):
 
 for name, form, find, why in (
     ("list", lambda layer: [layer], lambda held: held[0], NOT_OWN),
-    ("weight in a list", lambda layer: [layer.weight], lambda held: lambda x: x @ held[0].T, NOT_OWN),
     ("closure", lambda layer: lambda x: layer(x), lambda held: held, NOT_OWN),
     ("ModuleList", lambda layer: nn.ModuleList([layer]), lambda held: held[0], ""),
 ):
@@ -770,10 +630,10 @@ class ByMethod(Linear):
     def __init__(self):
         super().__init__()
         self.head = self.apply_layer
-        self.fc.register_forward_hook(lambda layer, given, outputs: outputs + 0 * layer.bias)
+        self.fc1.register_forward_hook(lambda layer, given, outputs: outputs + 0 * layer.bias)
 
     def apply_layer(self, features):
-        return self.fc(features)
+        return self.fc1(features)
 
     def forward(self, inputs):
         return self.head(inputs.flatten(1))
@@ -785,17 +645,30 @@ class ByLambda(ByMethod):
 
     def __init__(self):
         super().__init__()
-        self.head = lambda features: self.fc(features)
+        self.head = lambda features: self.fc1(features)
 
 
-@refused(NOT_OWN)
-class ByHook(Linear):
-    """A hook that scales by a parameter of the original module."""
+# What a net returns or raises
 
-    def __init__(self):
+
+class Returns(Linear):
+    def __init__(self, form: Callable[[Tensor], object]) -> None:
         super().__init__()
-        self.scale = nn.Parameter(torch.ones(10))
-        self.fc.register_forward_hook(lambda layer, given, outputs: outputs * self.scale)
+        self.form = form
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.form(super().forward(inputs))
+
+
+for name, form, why in (
+    ("an object", lambda outputs: SimpleNamespace(logits=outputs), "a SimpleNamespace"),
+    ("None", lambda outputs: None, "None"),
+    ("another width", lambda outputs: outputs @ torch.ones(8, 10).to(outputs), "gets 10 numbers .* takes 8"),
+    ("an error", lambda outputs: {}["x"], r"KeyError: 'x' \(in .*test_modules.py, line \d+"),
+    ("joined examples", lambda outputs: outputs.reshape(-1, 5), "20 outputs for 10 inputs"),
+    ("too few classes", lambda outputs: outputs[:, :2], "num_labels"),
+):
+    refused(why)(partial(lambda form: Classification(Returns(form), PLAIN), form), f"returns or raises {name}")
 
 
 # What a copy or a row cannot hold, and methods of other forms
@@ -809,8 +682,8 @@ def with_part(make: Callable[[Any], Any]) -> LightningModule:
 
 def with_gradient_hook(name: str, hook: Callable[[Any], object], frozen: bool = False) -> LightningModule:
     net = Linear()
-    getattr(net.fc.weight, name)(hook)
-    net.fc.weight.requires_grad_(not frozen)
+    getattr(net.fc1.weight, name)(hook)
+    net.fc1.weight.requires_grad_(not frozen)
     return Classification(net, PLAIN)
 
 
@@ -824,11 +697,11 @@ trains()(lambda: with_gradient_hook("register_hook", lambda gradient: None, True
 REFUSED: dict[str, tuple[Callable[[], LightningModule], str]] = {
     "hook on a gradient": (
         lambda: with_gradient_hook("register_hook", lambda gradient: gradient.clamp(-1, 1)),
-        "net.fc.weight has a hook on its gradient .*on_before_optimizer_step",
+        "net.fc1.weight has a hook on its gradient .*on_before_optimizer_step",
     ),
     "hook after accumulation": (
         lambda: with_gradient_hook("register_post_accumulate_grad_hook", lambda weight: weight.grad.zero_()),
-        "net.fc.weight has a hook on its gradient",
+        "net.fc1.weight has a hook on its gradient",
     ),
     "complex parameter": (
         lambda: with_part(lambda net: nn.Parameter(torch.ones(2, dtype=torch.complex64))),
@@ -867,16 +740,14 @@ def data() -> FederatedData:
 @pytest.mark.parametrize("name", ROWS)
 def test_a_module_is_trained_as_by_a_trainer_or_refused_in_one_line(name: str, data: FederatedData):
     row, state = ROWS[name], torch.get_rng_state()
-    found = judge(row.make, data, LOCAL)
+    refusal, found = judge(row.make, data, LOCAL)
     if row.ways is None:
-        assert found.refused is not None
-        with pytest.raises(ValueError, match=row.why):
-            raise ValueError(found.refused)
-        assert "\n" not in found.refused
+        assert re.search(row.why, str(refusal)), refusal
+        assert "\n" not in str(refusal)
         return
-    assert found.refused is None
+    assert refusal is None
     assert torch.equal(torch.get_rng_state(), state)
-    against = {way: reason for way, reason in found.against.items() if not why_absent(way)}
+    against = {way: reason for way, reason in found.items() if not why_absent(way)}
     assert [way for way, reason in against.items() if reason is None] == [way for way in row.ways if way in against]
     if row.why:
         assert any(piece in str(against["loop"]) for piece in row.why.split("|")), against["loop"]

@@ -1,5 +1,6 @@
 """Tests that a simulated GPU gives the CPU's bits, and that steps and evaluation do not wait for it or copy to it."""
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -7,20 +8,22 @@ from functools import partial
 from pathlib import Path
 from threading import Semaphore, current_thread
 from types import SimpleNamespace
-from typing import Literal
+from typing import Any, Literal
+from weakref import ref
 
 import pytest
 import torch
 from digits_experiment import digits
-from pretended_gpu import Counts, PretendedGPU, pretended
-from ragged import SHAPE, SIZES, ragged_data, task
+from pretended_gpu import Counts, Graph, PretendedGPU, pretended
+from quadratic import ids, rng
+from ragged import SHAPE, SIZES, clients_of, ragged_data, task
 from torch import Tensor, nn
 
 import lit_cfl
 from lit_cfl import nets
 from lit_cfl.aggregation import discrepancy, mean_by_cluster
 from lit_cfl.algorithms import FedAvg
-from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.data import Examples, FederatedData
 from lit_cfl.data.examples import View
 from lit_cfl.engines.cohort import split_clients
 from lit_cfl.engines.engine import Engine
@@ -57,15 +60,21 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {  # construc
 }
 
 
+SGD, ADAM = partial(torch.optim.SGD, lr=0.1), partial(torch.optim.Adam, lr=0.01)
+
+
 def engine_of(
-    plan: Plan, batch_size: int | Literal["full"] = 10, net: Callable[[], nn.Module] = mlp, **optimizer: float
+    plan: Plan, batch_size: int | Literal["full"] = 10, net: Callable[[], nn.Module] = mlp, optimizer: Any = SGD
 ) -> Engine:
-    make = task(net, partial(torch.optim.SGD, lr=0.1, **optimizer))
-    return Engine(make, plan, 5, LocalTraining(2, batch_size))
+    return Engine(task(net, optimizer), plan, 5, LocalTraining(2, batch_size))
 
 
-def trained(engine: Engine) -> Tensor:
-    return engine.at(2, ragged_data()).fit(engine.initial(0)[None], torch.arange(len(SIZES))).rows
+def trained(engine: Engine, sizes: tuple[int, ...] = SIZES, **options: Any) -> Tensor:
+    """Trains clients from two models in turn; returns their models, and their losses as a last column."""
+    clients = options.pop("clients", torch.arange(len(sizes)))
+    models = torch.stack([engine.initial(number) for number in range(3)])
+    found = engine.at(2, ragged_data(sizes)).fit(models, clients, clients % 2, centers=models, center=2, **options)
+    return torch.cat([found.rows, found.losses[:, None].nan_to_num(-1).float()], 1)
 
 
 def round_of(engine: Engine, data: FederatedData, prox: float = 0.0) -> list[Tensor]:
@@ -80,17 +89,36 @@ def round_of(engine: Engine, data: FederatedData, prox: float = 0.0) -> list[Ten
     return [torch.as_tensor(part).nan_to_num() for part in found]
 
 
-@pytest.mark.parametrize(("net", "prox", "momentum"), [(net, 0.3 * (k % 2), 0.9) for k, net in enumerate(NETS)])
-def test_gpu_gives_the_bits_of_the_cpu(net: str, prox: float, momentum: float, gpu: PretendedGPU):
+@pytest.mark.parametrize(("net", "prox"), [(net, 0.3 * (k % 2)) for k, net in enumerate(NETS)])
+def test_gpu_gives_the_bits_of_the_cpu(net: str, prox: float, gpu: PretendedGPU):
     make, shape = NETS[net]
-    rng, classes = torch.Generator().manual_seed(0), 2 if len(shape) == 2 else 10
-    index, none = ClientIndex.from_sizes(torch.arange(21), torch.tensor([0, 3, 5, 13])), ClientIndex.empty(4)
-    examples = Examples(torch.rand(21, *shape, generator=rng), torch.randint(0, classes, (21,), generator=rng), classes)
-    data = FederatedData(examples, index, none, index, torch.zeros(4, dtype=torch.int64))
-    expected, found = (
-        round_of(engine_of(plan, 2, make, momentum=momentum), data, prox) for plan in (CPU_PLAN, GPU_PLAN)
-    )
+    draws, classes = rng(), 2 if len(shape) == 2 else 10
+    inputs, labels = torch.rand(21, *shape, generator=draws), torch.randint(0, classes, (21,), generator=draws)
+    data = clients_of(Examples(inputs, labels, classes), (0, 3, 5, 13))
+    data = replace(data, test=data.train)
+    optimizer = partial(SGD, momentum=0.9)
+    expected, found = (round_of(engine_of(plan, 2, make, optimizer), data, prox) for plan in (CPU_PLAN, GPU_PLAN))
     assert all(map(torch.equal, found, expected))
+
+
+def test_steps_that_are_replayed_in_later_fits_give_the_bits_of_the_cpu(gpu: PretendedGPU):
+    captured, plain = (engine_of(plan, optimizer=ADAM) for plan in (GPU_PLAN, CPU_PLAN))
+    weights = torch.rand(2, sum(SIZES), generator=rng(1))
+    requests: list[dict[str, Any]] = [
+        {"prox": 0.0},
+        {"prox": 0.3},
+        {"clients": ids(5, 3)},
+        {"prox": 0.7, "clients": ids(2, 4, 1)},
+        {"weights": weights[0]},
+        {"prox": 0.0},
+        {"weights": weights[1]},  # a replay uses the weights of its own fit
+        {"sizes": (0, 3, 90, 40)},  # a larger pool, so that the graphs of the old one are dropped
+    ]
+    for options in requests:
+        assert torch.equal(trained(captured, **options), trained(plain, **options)), options
+    assert set(gpu.made_current) == {torch.device("cuda:0")}
+    assert len(captured.way._captured._captured) == 1
+    assert Graph.made < len(requests)
 
 
 def test_views_are_seen_without_a_wait_and_a_pool_may_stay_on_the_cpu(
@@ -185,7 +213,49 @@ def test_examples_on_the_cpu_are_gathered_while_those_before_train(gpu: Pretende
     assert (wanted, len(threads), current_thread() in threads) == ([], 1, False)
 
 
-# Steps that cannot be captured, and stacks of other forms
+# Captures, and steps that cannot be captured
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_cudnn_tries_its_algorithms_while_steps_are_captured_and_at_no_other_time(
+    deterministic: bool, gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: deterministic)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    tried, step = list[bool](), Steps.gradients
+
+    def seen(steps: Steps, *given: object) -> object:
+        tried.append(torch.backends.cudnn.benchmark)
+        return step(steps, *given)
+
+    monkeypatch.setattr(Steps, "gradients", seen)
+    trained(engine_of(GPU_PLAN))
+    assert set(tried) == {not deterministic}
+    assert not torch.backends.cudnn.benchmark
+
+
+def test_stack_that_ran_out_of_memory_is_freed_with_its_graphs_before_the_next_is_made(
+    gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch
+):
+    engine, expected = engine_of(GPU_PLAN), trained(engine_of(replace(CPU_PLAN, lanes=3)))
+    trained(engine)
+    old, replay, freed = ref(engine.way), Graph.replay, list[bool]()
+
+    def without_memory(graph: Graph) -> None:
+        if engine.way is old():
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        freed.append(old() is None)
+        replay(graph)
+
+    monkeypatch.setattr(Graph, "replay", without_memory)
+    gc.disable()  # PyTorch does not collect cycles when memory runs out
+    try:
+        with pytest.warns(Notice, match="out of memory"):
+            found = trained(engine)
+    finally:
+        gc.enable()
+    assert (engine.way.plan.lanes, freed[0]) == (3, True)
+    assert torch.equal(found, expected)
 
 
 def test_steps_that_cannot_be_captured_are_launched_one_by_one(gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch):

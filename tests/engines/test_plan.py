@@ -1,7 +1,6 @@
 """Tests the rule that chooses a plan: its engine, device, threads, workers and lanes; and which plans are refused."""
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -53,8 +52,10 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch, total: float = 79.1) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulates a machine of 16 cores, whose user has not set a number of threads."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(rule, "count_cores", lambda: 16)
 
 
 def chosen(engine: Any = "auto", device: str = "cpu", load: Workload | None = None, *others: Any) -> Plan:
@@ -108,42 +109,33 @@ def test_workload_is_that_of_a_client_of_mean_size_and_of_a_cohort_of_clients_in
 # Threads
 
 
-@pytest.mark.parametrize(("parameters", "threads"), [(999_999, 1), (1_000_000, 16)])
-def test_all_cores_are_used_from_a_million_parameters_on(
-    parameters: int, threads: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("asked", "large"), [(None, 16), ("3,1", 3), ("64", 16), ("", 16)])
+def test_all_cores_are_used_from_a_million_parameters_on_or_as_many_as_omp_num_threads(
+    asked: str | None, large: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(rule, "count_cores", lambda: 16)
-    assert chosen(load=work(parameters)).threads == threads
-    assert chosen("ray", load=work(parameters)).threads == 1
-
-
-@pytest.mark.parametrize(("asked", "large"), [("3,1", 3), ("64", 16), ("", 16)])
-def test_omp_num_threads_bounds_the_threads(asked: str, large: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rule, "count_cores", lambda: 16)
-    monkeypatch.setenv("OMP_NUM_THREADS", asked)
-    assert [chosen(load=work(n)).threads for n in (1_000_000, 100_000)] == [large, 1]
+    if asked is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    assert [chosen(load=work(n)).threads for n in (1_000_000, 999_999)] == [large, 1]
+    assert chosen("ray", load=work(1_000_000)).threads == 1
     # a number that is set explicitly stays
     assert chosen("auto", "cpu", work(2_000_000), PlanOptions(threads=2)).threads == 2
 
 
-@pytest.fixture
-def one_core() -> Iterator[None]:
-    """Restricts the process to one of the machine's cores."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})
-    yield
-    os.sched_setaffinity(0, before)
-
-
-@pytest.mark.usefixtures("one_core")
 def test_threads_are_no_more_than_the_cores_of_a_job(monkeypatch: pytest.MonkeyPatch):
     for name in ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"):
         monkeypatch.delenv(name, raising=False)
-    assert chosen(load=work(2_000_000)).threads == 1
-    monkeypatch.setenv("OMP_PROC_BIND", "false")
-    assert count_cores() == 1
-    monkeypatch.setenv("OMP_PROC_BIND", "close")  # OpenMP then binds the thread that loads it to one core
-    assert count_cores() == os.cpu_count()
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        assert count_cores() == 1
+        monkeypatch.setattr(rule, "count_cores", count_cores)
+        assert chosen(load=work(2_000_000)).threads == 1
+        monkeypatch.setenv("OMP_PROC_BIND", "false")
+        assert count_cores() == 1
+        monkeypatch.setenv("OMP_PROC_BIND", "close")  # OpenMP then binds the thread that loads it to one core
+        assert count_cores() == os.cpu_count()
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 # GPUs
@@ -183,16 +175,13 @@ def test_stack_of_a_gpu_is_as_wide_as_the_cohort_and_a_quarter_of_the_memory_all
 ):
     one_gpu(monkeypatch, gib)
     set_lane_mib(lane_mib, monkeypatch)
-    found = chosen("stack", "auto", work(parameters, cohort=cohort))
+    load = work(parameters, cohort=cohort)
+    found = chosen("stack", "auto", load)
     assert (found.device, found.lanes) == ("cuda:0", lanes)
-
-
-def test_stack_of_a_trial_is_as_wide_as_its_share_of_the_gpu_allows(monkeypatch: pytest.MonkeyPatch):
-    one_gpu(monkeypatch)
-    set_lane_mib(80, monkeypatch)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 0.25)
-    assert chosen("stack", "auto", work(cohort=300)).lanes == 64  # 5 GiB have room for 64
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 0.25)  # the share of a trial
+    if (gib, lane_mib) == (79.1, 80.0):
+        assert chosen("stack", "auto", load).lanes == 64  # 5 GiB have room for 64
 
 
 # Ray

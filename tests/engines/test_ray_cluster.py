@@ -87,20 +87,13 @@ def test_nobody_asks_ray_who_does_not_need_it(monkeypatch: pytest.MonkeyPatch):
 # Addresses
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def not_initialized(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.setattr(cluster, "_ANSWER_SECONDS", 0.5)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
 
-@pytest.mark.usefixtures("not_initialized")
-def test_more_workers_than_cores_are_refused_before_ray_starts():
-    with pytest.raises(InputError, match=f"plan.workers is {count_cores() + 1}"):
-        cluster.connect(Plan(workers=count_cores() + 1))
-
-
-@pytest.mark.usefixtures("not_initialized")
 @pytest.mark.parametrize("answer", [None, b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["silent", "gone", "no Ray"])
 def test_address_that_does_not_answer_as_ray_is_refused_at_once(answer: bytes | None, monkeypatch: pytest.MonkeyPatch):
     def accept() -> None:
@@ -119,15 +112,13 @@ def test_address_that_does_not_answer_as_ray_is_refused_at_once(answer: bytes | 
         thread.join()
 
 
-@pytest.mark.usefixtures("not_initialized")
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "localhost"])
-def test_an_invalid_address_is_refused_at_once(address: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("RAY_ADDRESS", address)
-    with pytest.raises(InputError, match=f"RAY_ADDRESS='{address}'"):
-        cluster.connect(Plan())
-
-
-def test_missing_ray_is_an_input_error_that_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch):
+def test_an_address_without_ray_and_more_workers_than_cores_are_refused_at_once(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(InputError, match=f"plan.workers is {count_cores() + 1}"):
+        cluster.connect(Plan(workers=count_cores() + 1))
+    for address in ("127.0.0.1:1", "localhost"):
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(InputError, match=f"RAY_ADDRESS='{address}'"):
+            cluster.connect(Plan())
     monkeypatch.setitem(sys.modules, "ray", None)
     for name in ("lit_cfl.engines.ray.engine", "lit_cfl.engines.ray"):
         monkeypatch.delitem(sys.modules, name)
@@ -138,15 +129,9 @@ def test_missing_ray_is_an_input_error_that_says_how_to_get_it(monkeypatch: pyte
 # Who works, and as what
 
 
-@pytest.mark.parametrize(
-    ("sizes", "hands", "dealt"),
-    [
-        ([5, 1, 4, 2], 2, [[0, 1], [2, 3]]),
-        ([3], 4, [[0]]),
-    ],
-)
-def test_work_is_dealt_the_largest_first(sizes: list[int], hands: int, dealt: list[list[int]]):
-    assert deal(sizes, hands) == dealt
+def test_work_is_dealt_the_largest_first():
+    assert deal([5, 1, 4, 2], 2) == [[0, 1], [2, 3]]
+    assert deal([3], 4) == [[0]]
 
 
 @pytest.mark.parametrize(("hidden", "least"), [(1, 5_000), (100_000, 1_112)])  # the larger net has 900,003 parameters
@@ -194,20 +179,14 @@ class CallsInTurn:
         return ref[0](*ref[1])
 
 
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> CallsInTurn:
-    fake = CallsInTurn()
-    monkeypatch.setattr(tasks, "ray", fake)
-    return fake
-
-
 def divided(a: int, b: int) -> float:
     if b == 0:
         raise RayError("nothing to divide by")
     return a / b
 
 
-def test_tasks_start_in_order_and_return_as_they_finish(calls: CallsInTurn):
+def test_tasks_start_in_order_and_return_as_they_finish(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tasks, "ray", calls := CallsInTurn())
     begun: list[str] = []
     arguments = {"a": (4, 2), "b": (1, 0), "c": (9, 3)}
     found = tasks.run_tasks(divided, arguments, CPU, 2, lambda: None, 2, begun.append)

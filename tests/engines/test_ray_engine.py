@@ -21,12 +21,12 @@ import pytest
 import ray
 import torch
 from processes import descendants
-from quadratic import ids
-from ragged import SHAPE, fitted
+from quadratic import ids, rng
+from ragged import SHAPE, clients_of, fitted
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.data import Examples, FederatedData
 from lit_cfl.engines.choose_plan import Workload, build_engine, choose_plan, room_of_ray
 from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
@@ -116,12 +116,9 @@ def one_worker(cluster: None, task: TaskFactory) -> Iterator[Engine]:
 
 
 def made_data(sizes: Sequence[int] = SIZES) -> FederatedData:
-    rng, total = torch.Generator().manual_seed(0), sum(sizes)
-    inputs = torch.randn(total, 5, generator=rng, dtype=torch.float64)
-    examples = Examples(inputs, torch.randint(0, 3, (total,), generator=rng), 3)
-    train = ClientIndex.from_lists(list(torch.arange(total).split(list(sizes))))
-    none = ClientIndex.empty(len(sizes))
-    return FederatedData(examples, train, none, none, torch.full((len(sizes),), -1))
+    draws, total = rng(), sum(sizes)
+    inputs = torch.randn(total, 5, generator=draws, dtype=torch.float64)
+    return clients_of(Examples(inputs, torch.randint(0, 3, (total,), generator=draws), 3), sizes)
 
 
 def engine_of(task: TaskFactory, workers: int = 1) -> Engine:
@@ -174,18 +171,12 @@ def test_ray_that_is_started_for_a_run_gives_the_trainers_result_and_ends_with_t
 
 
 @pytest.mark.nightly
-def test_a_client_may_train_twice_in_chunks_of_two_and_in_any_order(
-    two_workers: Engine, task: TaskFactory, monkeypatch: pytest.MonkeyPatch
-):
-    alone, data, clients = engine_of(task, workers=0), made_data(), ids(4, 0, 3, 4, 2)
-    models = torch.stack([alone.initial(number) for number in range(3)])
-    options = {"start": ids(2, 0, 0, 1, 1), "prox": 0.5, "centers": models.flip(0), "center": ids(0, 2, 1, 1, 0)}
-    options["budget"] = Budget(torch.arange(1, 6), "steps")
-    expected = alone.at(4, data).fit(models, clients, **options)
-    assert torch.equal(two_workers.at(4, data).fit(models, clients, **options).rows, expected.rows)
+def test_chunks_have_the_rows_of_a_fit_that_is_held(two_workers: Engine, monkeypatch: pytest.MonkeyPatch):
+    work, models = two_workers.at(4, made_data()), torch.stack([two_workers.initial(number) for number in range(3)])
+    asked = {"start": ids(2, 0, 0, 1, 1), "budget": Budget(torch.arange(1, 6), "steps")}
+    expected = work.fit(models, ids(4, 0, 3, 4, 2), **asked)
     monkeypatch.setattr(two_workers, "plan", replace(two_workers.plan, rows_mib=3))  # two clients per chunk
-    chunked = two_workers.at(4, data).fit(models, clients, **options)
-    assert not chunked.held
+    chunked = two_workers.at(4, made_data()).fit(models, ids(4, 0, 3, 4, 2), **asked)
     chunks = list(chunked.chunks())
     assert [len(chunk.models) for chunk in chunks] == [2, 2, 1]
     assert torch.equal(torch.cat([chunk.models for chunk in chunks]), expected.rows)
@@ -308,22 +299,15 @@ def test_chunks_become_smaller_for_all_when_a_worker_runs_out_of_memory(
     assert one_worker.plan.rows_mib == 1
 
 
-class Careful(Classification):
-    """Task that refuses to score diverged models, and whose losses show which examples are scored together."""
-
-    def outcomes(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-        losses, *others = super().outcomes(batch)
-        if not losses.isfinite().all():
-            raise ValueError("diverged")
-        return losses + batch[0].mean(), *others
-
-
-def test_losses_gradients_and_scores_from_two_workers_have_the_bits_of_one_engine(
+def test_losses_gradients_and_scores_are_shared_by_the_workers_and_errors_say_what_was_scored(
     cluster: None, monkeypatch: pytest.MonkeyPatch
 ):
-    def make() -> Classification:
-        net = nn.Sequential(nn.Linear(5, 40), nn.Dropout(0.3), nn.ReLU(), nn.Linear(40, 3))
-        return Careful(net, partial(torch.optim.SGD, lr=0.1), scores=["accuracy", "auroc"])  # auroc needs the outputs
+    class Careful(Classification):
+        def outcomes(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+            losses, *others = super().outcomes(batch)
+            if not losses.isfinite().all():
+                raise ValueError("diverged")
+            return losses, *others
 
     data, sent, each = made_data((0, 3, 2600, 36, 1500, 8, 1100, 20)), Counter[str](), ray_engine.RayEngine._each
     monkeypatch.setattr(ray_engine, "_HAND_OVER_PAYS", 0)
@@ -333,14 +317,14 @@ def test_losses_gradients_and_scores_from_two_workers_have_the_bits_of_one_engin
         return each(engine, function, shares, data)
 
     monkeypatch.setattr(ray_engine.RayEngine, "_each", counting)
-    clients, index = ids(7, 3, 2, 0, 5, 4, 1, 6), torch.randperm(5267, generator=torch.Generator().manual_seed(1))
+    clients, index = ids(7, 3, 2, 0, 5, 4, 1, 6), torch.randperm(5267, generator=rng(1))
     which, found = torch.arange(5).repeat_interleave(ids(10, 2500, 3, 700, 2054)), []
     for workers in (2, 0):
-        engine = build_engine(make, Plan("loop", workers=workers), 11, LocalTraining(1, 4))
+        engine = engine_of(lambda: Careful(MCLR([5], 3)), workers)
         models = torch.stack([engine.initial(number) for number in range(5)])
         scores, work = engine.outcomes_of_each(models, which, index, data), engine.at(2, data)
-        found.append([scores.losses, scores.values, scores.weights, work.losses(models, clients).nan_to_num()])
-        found[-1] += [work.gradients(models[1], clients), scores.outputs]
+        found.append([scores.losses, scores.values, work.losses(models, clients).nan_to_num()])
+        found[-1].append(work.gradients(models[1], clients))
         models[3] = torch.nan
         with pytest.raises(ValueError, match="diverged") as caught:
             engine.outcomes_of_each(models, which, index, data, "the {}".format)

@@ -1,15 +1,17 @@
-"""Tests the process-wide options that a plan sets."""
+"""Tests the process-wide options that a plan sets, and whether MKL is asked for reproducible products."""
 
 import os
 import platform
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
 from lit_cfl.engines.plan import Plan, set_up_torch
+from lit_cfl.engines.reproducible_products import SETTING, STRICT, ask_for_reproducible_products
 
 
 @pytest.fixture
@@ -77,3 +79,29 @@ def test_tf32_shortens_factors_on_a_gpu_where_it_is_asked_for():
         set_up_torch(plan, True)
         assert torch.get_float32_matmul_precision() == "highest"
         assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == (False, False)
+
+
+# Matrix products that do not depend on memory alignment
+
+
+AMD = "vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx2 avx512f avx512dq\n"
+INTEL = "vendor_id\t: GenuineIntel\nflags\t\t: fpu avx2 avx512f avx512dq\n"
+OLDER = "vendor_id\t: GenuineIntel\nflags\t\t: fpu avx2\n"
+
+
+@pytest.mark.parametrize(
+    ("processor", "before", "after"),
+    [(AMD, None, STRICT), (OLDER, None, STRICT), (None, None, STRICT), (INTEL, None, None), (AMD, "AVX2", "AVX2")],
+    ids=["AMD", "Intel with AVX2", "no list", "Intel with AVX-512", "user's own"],
+)
+def test_mkl_is_asked_unless_the_user_or_the_processor_decides(
+    processor: str | None, before: str | None, after: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv(SETTING, raising=False)
+    if before is not None:
+        monkeypatch.setenv(SETTING, before)
+    file = tmp_path / "cpuinfo"
+    if processor is not None:
+        file.write_text(processor)
+    ask_for_reproducible_products(file)
+    assert os.environ.get(SETTING) == after

@@ -1,5 +1,9 @@
-"""Tests stacks of clients: their layers against PyTorch's, and the schedule and memory of their lanes."""
+"""Tests stacks of clients: their layers against PyTorch's, and the schedule and memory of their lanes.
 
+That whole fits of the papers' recurrent nets end alike is stated by `test_engines.py`.
+"""
+
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -8,11 +12,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quadratic import rng
 from ragged import SHAPE, fitted, ragged_data, task
 from torch import Tensor, nn
 from torch.autograd.profiler import profile
 from torch.func import grad, vmap
 from torch.nn.functional import conv2d, linear
+from torch.nn.utils.rnn import pack_sequence
 from torch.optim import SGD, Adam
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -33,7 +39,9 @@ from lit_cfl.engines.stacked.lane_schedule import (
 )
 from lit_cfl.engines.stacked.lane_steps import Lanes
 from lit_cfl.engines.stacked.products import StackedProducts
+from lit_cfl.engines.stacked.stackable_layers import PlainGRU, PlainLSTM
 from lit_cfl.engines.stacked.way import StackWay
+from lit_cfl.errors import InputError
 from lit_cfl.nets import MCLR, MLP, MNISTCNN
 
 # Products in place of convolutions and of linear layers' gradients: operation, shapes of inputs and weights, options
@@ -70,13 +78,6 @@ def test_outputs_and_gradients_of_products_are_those_of_pytorch(name: str):
         assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
 
 
-class Pooled(nn.Conv2d):
-    """Convolution whose overridden forward calls `conv2d`, and then pools."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return super().forward(input).amax((2, 3))
-
-
 class Operations(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +89,8 @@ class Operations(TorchDispatchMode):
 
 
 def test_a_stack_computes_products_in_place_of_convolutions():
-    layer, images = Pooled(1, 2, 3), torch.randn(5, 4, 1, 6, 6)
+    convolution, images = nn.Conv2d(1, 2, 3), torch.randn(5, 4, 1, 6, 6)
+    layer = lambda images: convolution(images).amax((2, 3))  # noqa: E731
     with Operations() as before:
         expected = vmap(layer)(images)
     with Operations() as after, StackedProducts():
@@ -178,28 +180,11 @@ NETS = {
     "cnn": partial(MNISTCNN, SHAPE, 10),
     "dropout": lambda: nn.Sequential(MLP(12, SHAPE, 16), nn.BatchNorm1d(16), nn.Dropout(0.4), nn.Linear(16, 10)),
 }
-PARAMETERS, INPUT = 8 * 8 * 10 + 10, 8 * 8  # numbers in the linear net, and in one input
 
 
-def estimated(net: str, optimizer: Any = SGD, batch_size: int = 10, precision: Precision = "32-true") -> int:
+def estimated(net: str, optimizer: Any = SGD, precision: Precision = "32-true") -> int:
     module = replace_dropout(task(NETS[net], partial(optimizer, lr=0.1))())
-    return StackWay.client_bytes(Trial.of(module, ragged_data(), LocalTraining()), precision, batch_size)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "models"),
-    [
-        # lane, copy, centre, trained model; during a step: gradient, distance from the centre, and their sum
-        (SGD, 4 + 3),
-        (partial(SGD, momentum=0.9), 6 + 3),  # one more number per parameter, both in the lane and in its copy
-        (Adam, 8 + 3),
-    ],
-)
-def test_linear_net_takes_as_many_models_as_are_counted_by_hand(optimizer: Any, models: int):
-    assert SHAPE == [1, 8, 8]
-    for size in (10, 20):
-        counted = 4 * (models * PARAMETERS + size * INPUT)  # plus the batch
-        assert estimated("linear", optimizer, size) == pytest.approx(counted, rel=0.02)
+    return StackWay.client_bytes(Trial.of(module, ragged_data(), LocalTraining()), precision, 10)
 
 
 def test_double_precision_takes_twice_the_memory():
@@ -209,7 +194,9 @@ def test_double_precision_takes_twice_the_memory():
     assert estimated("cnn", precision="bf16-true") < 0.6 * single
 
 
-@pytest.mark.parametrize(("net", "optimizer"), [("linear", SGD), ("cnn", Adam), ("dropout", SGD)])
+@pytest.mark.parametrize(
+    ("net", "optimizer"), [("linear", SGD), ("linear", partial(SGD, momentum=0.9)), ("cnn", Adam), ("dropout", SGD)]
+)
 def test_estimate_is_what_the_allocator_records(net: str, optimizer: Any):
     """Compares the memory per lane recorded for six lanes with the estimate."""
     loop = Engine(task(NETS[net], partial(optimizer, lr=0.1)), Plan("stack"), 5, LocalTraining(1, 10)).way
@@ -230,3 +217,83 @@ def test_estimate_is_what_the_allocator_records(net: str, optimizer: Any):
         most = max(most, now)
     held = 2 * sum(tensor.nbytes for tensor in lanes.tensors) + 2 * width * 4 * loop.layout.num_columns
     assert estimated(net, optimizer) == pytest.approx((most + held) / width, rel=0.02)
+
+
+# Plain LSTM, GRU and embedding layers, which can be stacked
+
+
+Cells = nn.LSTM | nn.GRU
+exactly = partial(assert_close, atol=1e-12, rtol=0)
+of_both_kinds = pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Limits PyTorch to one thread, as runs of small models do."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def cells(kind: type[Cells], **options: object) -> tuple[Cells, PlainLSTM | PlainGRU]:
+    """Makes a fused layer with 4 inputs and 3 outputs, and its plain form with the same parameters."""
+    torch.manual_seed(1)
+    fused = kind(4, 3, **options).double()
+    return fused, {nn.LSTM: PlainLSTM, nn.GRU: PlainGRU}[kind](fused)
+
+
+def normal(seed: int, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=rng(seed), dtype=torch.float64)
+
+
+def flat(found: tuple[Tensor, Tensor | tuple[Tensor, Tensor]]) -> list[Tensor]:
+    """Returns a list of the outputs, h_n, and for an LSTM also c_n."""
+    return [found[0], *([found[1]] if isinstance(found[1], Tensor) else found[1])]
+
+
+def results(layer: nn.Module, inputs: Tensor, start: list[Tensor]) -> list[Tensor]:
+    """Returns outputs, and gradients of their weighted sum with respect to parameters, inputs and initial states."""
+    inputs, start = inputs.clone().requires_grad_(), [state.clone().requires_grad_() for state in start]
+    found = flat(layer(inputs, *([tuple(start)] if len(start) == 2 else start)))
+    total = sum((part * normal(9 + k, *part.shape)).sum() for k, part in enumerate(found))
+    wanted = [p for p in layer.parameters() if p.requires_grad]
+    return [*found, *torch.autograd.grad(total, [*wanted, inputs, *start])]
+
+
+@of_both_kinds
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("num_layers", [1, 2])
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize(("started", "bias"), [(False, True), (True, True), (True, False)])
+def test_outputs_states_and_gradients_are_those_of_the_fused_layer(
+    kind: type[Cells], bidirectional: bool, num_layers: int, batch_first: bool, started: bool, bias: bool
+):
+    options = {"bidirectional": bidirectional, "num_layers": num_layers, "batch_first": batch_first, "bias": bias}
+    fused, plain = cells(kind, **options)
+    inputs = normal(2, 5, 6, 4)
+    batch, parts = inputs.shape[0 if batch_first else 1], 2 if kind is nn.LSTM else 1
+    shape = (num_layers * (1 + bidirectional), batch, 3)
+    start = [normal(3 + k, *shape) for k in range(parts if started else 0)]
+    expected = results(fused, inputs, start)
+    assert len(expected) == 1 + parts + (4 if bias else 2) * shape[0] + 1 + len(start)
+    for mine, theirs in zip(results(plain, inputs, start), expected, strict=True):
+        exactly(mine, theirs)
+
+
+@of_both_kinds
+def test_frozen_biases_stay_so(kind: type[Cells]):
+    fused, plain = cells(kind, bidirectional=True)
+    fused.bias_hh_l0.requires_grad_(False)
+    assert [p.requires_grad for p in plain.parameters()] == [True] * 3 + [False] + [True] * 4
+    expected = results(fused, normal(2, 5, 6, 4), [])
+    for found, part in zip(results(plain, normal(2, 5, 6, 4), []), expected, strict=True):
+        exactly(found, part)
+
+
+@of_both_kinds
+def test_packed_and_single_sequences_are_refused(kind: type[Cells]):
+    _, plain = cells(kind)
+    for inputs in (pack_sequence([normal(0, 5, 4), normal(1, 3, 4)]), normal(0, 5, 4)):
+        with pytest.raises(InputError, match="not packed or single sequences"):
+            plain(inputs)

@@ -1,17 +1,21 @@
-"""Tests the way `trainer`, to which the others are compared: against a plain loop, and what only a Trainer does."""
+"""Tests the way `trainer`, to which the others are compared: what only a Trainer does.
+
+That it trains as plain PyTorch does is stated by `test_ways.py`.
+"""
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from lightning import LightningModule
-from quadratic import ids
+from quadratic import ids, rng
+from ragged import clients_of
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
-from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.data import Examples
 from lit_cfl.engines.check_task import require_trainable
 from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
@@ -19,72 +23,25 @@ from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR
-from lit_cfl.seeds import generator
 from lit_cfl.tasks import Classification
 
-SIZES = (0, 7, 12, 3)
 SGD = partial(torch.optim.SGD, lr=0.1)
 exactly = partial(assert_close, atol=1e-12, rtol=0)
 
 
-def made_data() -> FederatedData:
-    rng, total = torch.Generator().manual_seed(0), sum(SIZES)
-    inputs = torch.randn(total, 5, generator=rng, dtype=torch.float64)
-    examples = Examples(inputs, torch.randint(0, 3, (total,), generator=rng), 3)
-    train, none = ClientIndex.from_sizes(torch.arange(total), torch.tensor(SIZES)), ClientIndex.empty(len(SIZES))
-    return FederatedData(examples, train, none, none, torch.full((len(SIZES),), -1))
-
-
-DATA = made_data()
-
-
-def linear() -> nn.Module:
-    return MCLR([5], 3)
+DATA = clients_of(
+    Examples(torch.randn(22, 5, generator=rng(), dtype=torch.float64), torch.randint(0, 3, (22,), generator=rng(1)), 3),
+    sizes=(0, 7, 12, 3),
+)
 
 
 def engine_of(
-    optimizer: Callable[..., torch.optim.Optimizer] = SGD,
-    net: Callable[[], nn.Module] = linear,
     task: Callable[..., LightningModule] = Classification,
-    **local: object,
+    net: Callable[[], nn.Module] = partial(MCLR, [5], 3),
+    **local: Any,
 ) -> Engine:
     plan = Plan("trainer", precision="64-true")
-    return Engine(lambda: task(net(), optimizer), plan, 11, LocalTraining(**{"epochs": 1, "batch_size": 4} | local))
-
-
-def train_plainly(engine: Engine, client: int, epochs: int, prox: float) -> tuple[Tensor, float]:
-    """Trains a client in round 4 in mini-batches of 4. Returns its model, and the mean loss over all that it saw."""
-    module = engine.module(engine.initial(0))
-    optimizer, losses = module.configure_optimizers(), []
-    begin = [p.detach().clone() for p in module.parameters()]
-    inputs, labels = DATA.examples.batch(DATA.train[client], torch.float64)
-    rng = generator(11, "train", 4, client)
-    for _ in range(epochs):
-        for part in torch.randperm(len(labels), generator=rng).split(4):
-            of_each = cross_entropy(module(inputs[part]), labels[part], reduction="none")
-            losses += of_each.tolist()
-            distance = sum((p - b).square().sum() for p, b in zip(module.parameters(), begin, strict=True))
-            optimizer.zero_grad()
-            (of_each.mean() + prox / 2 * distance).backward()
-            optimizer.step()
-    return engine.layout.read(module, torch.float64), sum(losses) / len(losses)
-
-
-@pytest.mark.parametrize("budget", [Budget(3), Budget(6, "steps")], ids=["epochs", "steps"])  # client 1: 2 an epoch
-@pytest.mark.parametrize("prox", [0.0, 0.8])
-@pytest.mark.parametrize(
-    "optimizer",
-    [partial(SGD, momentum=0.9, nesterov=True, weight_decay=0.01), partial(torch.optim.AdamW, lr=0.01)],
-    ids=["nesterov", "adamw"],
-)
-def test_a_client_trains_as_in_a_plain_loop(optimizer: Callable, prox: float, budget: Budget):
-    engine = engine_of(optimizer)
-    start = engine.initial(0)[None]
-    found = engine.at(4, DATA).fit(start, ids(2, 1), prox=prox, centers=start, budget=budget)
-    for position, (client, epochs) in enumerate([(2, 2 if budget.unit == "steps" else 3), (1, 3)]):
-        row, loss = train_plainly(engine, client, epochs, prox)
-        exactly(found.rows[position], row)
-        assert float(found.losses[position]) == pytest.approx(loss, rel=1e-12)
+    return Engine(lambda: task(net(), SGD), plan, 11, LocalTraining(**{"epochs": 1, "batch_size": 4} | local))
 
 
 def test_batch_statistics_are_part_of_the_row():
@@ -97,7 +54,7 @@ def test_batch_statistics_are_part_of_the_row():
 
 
 def test_a_net_made_outside_the_task_is_refused():
-    engine = Engine(partial(Classification, linear()), Plan(), seed=0)
+    engine = Engine(partial(Classification, MCLR([5], 3)), Plan(), seed=0)
     with pytest.raises(InputError, match="same net at every call"):
         engine.initial(1)
     with pytest.raises(InputError, match="same net at every call"):

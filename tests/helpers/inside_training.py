@@ -42,18 +42,12 @@ MIXING = torch.tensor([[0.125, 0.25, 0.25, 0.375], [0.0, 0.625, 0.125, 0.25], [0
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A feature of local training.
-
-    Args:
-        task: Makes the task.
-        data: Makes the clients' data.
-        local: Options of local training.
-        options: Further arguments of `LocalWork.fit`; a function of ids `[n]` where they differ between clients.
-    """
+    """A feature of local training."""
 
     task: Callable[[], LightningModule]
     data: Callable[[], FederatedData]
     local: LocalTraining
+    # further arguments of `LocalWork.fit`; a function of ids `[n]` where they differ between clients
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     def options_of(self, clients: Tensor) -> dict[str, Any]:
@@ -105,30 +99,22 @@ class Clients:
         self._engine.close()
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """What is said about a module before it trains.
+def judge(
+    make: Callable[[], LightningModule], data: FederatedData, local: LocalTraining
+) -> tuple[str | None, dict[str, str | None]]:
+    """Prepares a run of a module as an experiment does, and asks each way whether it may train it.
 
-    Args:
-        refused: The error in one line; None = it trains.
-        against: Reason against each way but `trainer`; None = it may train the module.
+    Returns the error in one line, or None if it trains, and the reason against each way but `trainer`, or None.
     """
-
-    refused: str | None
-    against: Mapping[str, str | None] = field(default_factory=lambda: MappingProxyType({}))
-
-
-def judge(make: Callable[[], LightningModule], data: FederatedData, local: LocalTraining) -> Judgement:
-    """Prepares a run of a module as an experiment does, and asks each way whether it may train it."""
     try:
         work = Workload.of(make, 5, local, data, len(data.population))
         engine = build_engine(make, choose_plan("auto", "cpu", "32-true", work), 5, local)
         require_trainable(engine, data)
     except InputError as error:
-        return Judgement(str(error))
+        return str(error), {}
     assert work.trial is not None
     ways = {"chain": ("cpu", "32-true"), "stack": ("cuda:0", "64-true"), "loop": ("cpu", "64-true")}
-    return Judgement(None, {way: work.trial.reason_against(get_way(way), *on) for way, on in ways.items()})
+    return None, {way: work.trial.reason_against(get_way(way), *on) for way, on in ways.items()}
 
 
 def fit_twice(
@@ -180,8 +166,7 @@ def make_work(
 ) -> Any:
     """Returns an object that gives the `LocalWork` of a round, `at(round, data)`, by training in one way.
 
-    Args:
-        rows_mib: Memory of the local models of a fit, above which they are read in chunks.
+    Local models that take more than `rows_mib` are read in chunks.
     """
     plan = replace(_PLANS[way], precision=_precision_of(way), rows_mib=rows_mib)
     return build_engine(task, plan, 5, local)

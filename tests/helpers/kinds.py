@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -67,10 +66,11 @@ def npz(folder: Path, **arrays: Any) -> Path:
     return folder / "own.npz"
 
 
-def hub_table(folder: Path, labels: Sequence[Any], feature: Any) -> str:
+def hub_table(folder: Path) -> str:
     """Writes the rows in the Hub's form; the last nine are its test part."""
-    columns = {"a": X[:, 0].tolist(), "b": X[:, 1].tolist(), "user": CLIENTS, "label": labels}
-    kinds = {"a": Value("float64"), "b": Value("float64"), "user": Value("string"), "label": feature}
+    columns = {"a": X[:, 0].tolist(), "b": X[:, 1].tolist(), "user": CLIENTS, "label": AS_NUMBERS}
+    kinds = {"a": Value("float64"), "b": Value("float64"), "user": Value("string")}
+    kinds["label"] = ClassLabel(names=list(WORDS))
     return str(write_split(folder / "hub", kinds, columns, train=24))
 
 
@@ -157,40 +157,30 @@ class Next(nn.Module):
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of data.
+    """A kind of data."""
 
-    Args:
-        describe: Writes the files of the data into a folder, and describes the data module.
-        rows: Every example that clients have: client, label and input, as a net should get them. None = the data have
-            no source, but are drawn.
-        clients: Number of clients.
-        test: Number of test examples of each client, in order; or of all clients together.
-        task, net: Names of the task and of its net.
-        clusters: True cluster of each client, in order; None = unknown.
-        drawn: True if the clients depend on the seed; if not, they are the same under every seed.
-        cached: True if decoded arrays are cached, so that a second loading reads no source.
-        only_python: True if the data cannot be described in a file.
-        counts: Number of examples of each label of each client, if there are no `rows`.
-    """
-
-    describe: Callable[[Path], Made]
-    rows: Callable[[], list[Row]] | None
+    describe: Callable[[Path], Made]  # writes the files of the data into a folder, and describes the data module
+    rows: Callable[[], list[Row]] | None  # every example, as a net should get it; None = they have no source: drawn
     clients: int
-    test: Sequence[int] | int
+    test: Sequence[int] | int  # number of test examples of each client, in order; or of all clients together
     task: str = "Classification"
     net: str = "MCLR"
-    clusters: Sequence[int] | None = None
-    drawn: bool = True
-    cached: bool = False
-    only_python: bool = False
-    counts: Sequence[Sequence[int]] = ()
+    clusters: Sequence[int] | None = None  # true cluster of each client, in order; None = unknown
+    drawn: bool = True  # True if the clients depend on the seed; if not, they are the same under every seed
+    cached: bool = False  # True if decoded arrays are cached, so that a second loading reads no source
+    only_python: bool = False  # True if the data cannot be described in a file
+    counts: Sequence[Sequence[int]] = ()  # number of examples of each label of each client, if there are no `rows`
 
 
-def people(labels: Sequence[Any] = LABELS, inputs: np.ndarray = X) -> Callable[[], list[Row]]:
-    return lambda: [
+def people(
+    describe: Callable[[Path], Made], labels: Sequence[Any] = LABELS, inputs: np.ndarray = X, **more: Any
+) -> Kind:
+    """Makes the kind of all people; a quarter of 9, 14, 6, 1 and 3 examples are for testing, halves to even."""
+    rows = [
         (client, label, tuple(np.float32(one).ravel().tolist()))
         for client, label, one in zip(CLIENTS, labels, inputs, strict=True)
     ]
+    return Kind(describe, lambda: rows, 5, **{"test": [2, 4, 2, 0, 1]} | more)
 
 
 def images_of(stored: np.ndarray, labels: Sequence[Any], clients: Sequence[str] | None = None) -> list[Row]:
@@ -220,17 +210,14 @@ def tweet_rows(vectors: bool) -> list[Row]:
     return rows
 
 
-def own(options: Mapping[str, Any] = MappingProxyType({}), **arrays: Any) -> Callable[[Path], Made]:
-    """Describes an .npz file of all people."""
-    return lambda folder: made("ArrayData", source=npz(folder, **arrays, client=CLIENTS), test=0.25, **options)
+def own(labels: Sequence[Any], inputs: np.ndarray, task: str, net: str = "MCLR", **options: Any) -> Kind:
+    """Makes the kind of an .npz file of all people, with the options of `ArrayData` and the arrays of the file."""
+    arrays = {name: options.pop(name) for name in ("x", "y") if name in options}
 
+    def make(folder: Path) -> Made:
+        return made("ArrayData", source=npz(folder, **arrays, client=CLIENTS), test=0.25, **options)
 
-def hub_kind(labels: Sequence[Any], feature: Any, inputs: Any, **options: Any) -> Callable[[Path], Made]:
-    """Describes all people in the Hub's form."""
-    columns = {"input_column": inputs, "label_column": "label", "client_column": "user"}
-    return lambda folder: made(
-        "HFDataset", source=hub_table(folder, labels, feature), partition=NATURAL, **columns, **options
-    )
+    return people(make, labels, inputs, task=task, net=net)
 
 
 def image_kind(name: str, write: Callable[[Path], Path], partition: Made, **options: Any) -> Callable[[Path], Made]:
@@ -241,49 +228,45 @@ def image_kind(name: str, write: Callable[[Path], Path], partition: Made, **opti
 def tokens_kind(embeddings: bool) -> Callable[[Path], Made]:
     """Describes tweets, as token ids or as word vectors."""
     lines = "".join(f"{word} {' '.join(map(str, vector))}\n" for word, vector in VECTORS.items())
-    natural = made("Natural", min_examples=1, test=0.25)
-    return lambda folder: made(
-        "Sent140",
-        source=tweets(folder, TWEETS),
-        length=3,
-        partition=natural,
-        **({"embeddings": glove(folder, lines)} if embeddings else {}),
-    )
+    given = {"length": 3, "partition": made("Natural", min_examples=1, test=0.25)}
+    vectors = lambda folder: {"embeddings": glove(folder, lines)} if embeddings else {}  # noqa: E731
+    return lambda folder: made("Sent140", source=tweets(folder, TWEETS), **given, **vectors(folder))
 
 
 NATURAL = made("Natural", test=0.25)
-NUMBERS_READ, SEVERAL_READ = np.float32(NUMBERS).tolist(), list(map(tuple, SEVERAL.astype(float).tolist()))
+SEVERAL_READ = list(map(tuple, SEVERAL.astype(float).tolist()))
 AS_NUMBERS = [WORDS.index(label) for label in LABELS]
 CLUSTERS = [int(name in SOUTH) for name in sorted(SIZES)]  # al, bo, cy, ed, mo
-PEOPLE: dict[str, Any] = {"clients": 5, "test": [2, 4, 2, 0, 1]}  # a quarter of 9, 14, 6, 1 and 3, halves to even
 TOWNS = ["xyzw"[row % 7 % 4] for row in range(24)]
+PLACES = ["south" if name in SOUTH else "north" for name in CLIENTS]
+NAMED = {"y": "what", "client": "user", "cluster": "place"}
+DRAWN = {"num_clients": 4, "dimensions": 3}
+SIZED = {"num_clusters": 3, "num_labels": 3, "min_size": 8, "mean_log_size": 2.0, "log_size_deviation": 0.5}
+BOUNDED = {"mean_log_size": 1.0, "min_size": 6, "max_size": 12, "test_size": 3}
+OF_TABLE = {"input_column": ["b", "a"], "label_column": "label", "client_column": "user"}
+OF_PHOTOS = {"input_column": "image", "label_column": "condition", "client_column": "town"}
+
+
+def part(folder: Path, low: int, clients: int) -> Made:
+    return made("ArrayData", source=grey(folder, low), partition=made("IID", num_clients=clients, test=0.25))
+
+
 KINDS = {
     "digits": Kind(
         lambda folder: made("Digits", num_clients=6, test=0.25), digits_rows, 6, [75] * 6, clusters=[0, 1, 2, 3, 0, 1]
     ),
-    "table": Kind(
-        lambda folder: made(
-            "ArrayData",
-            source=table(folder, what=LABELS, place=["south" if name in SOUTH else "north" for name in CLIENTS]),
-            columns={"y": "what", "client": "user", "cluster": "place"},
-            test=0.25,
-        ),
-        people(),
-        **PEOPLE,
+    "table": people(
+        lambda folder: made("ArrayData", source=table(folder, what=LABELS, place=PLACES), columns=NAMED, test=0.25),
         clusters=CLUSTERS,
     ),
-    "arrays": Kind(
+    "arrays": people(
         lambda folder: made("ArrayData", x=X, y=LABELS, client=CLIENTS, cluster=CLUSTERS, test=0.25),
-        people(),
-        **PEOPLE,
         clusters=CLUSTERS,
         only_python=True,
     ),
-    "numbers": Kind(own(x=X, y=NUMBERS), people(NUMBERS_READ), **PEOPLE, task="Regression"),
-    "several labels": Kind(own(x=X, y=SEVERAL), people(SEVERAL_READ), **PEOPLE, task="MultiLabel"),
-    "sequences": Kind(
-        own({"vocabulary": 4}, x=TOKENS), people([0] * 33, TOKENS), **PEOPLE, task="NextToken", net="Next"
-    ),
+    "numbers": own(np.float32(NUMBERS).tolist(), X, "Regression", x=X, y=NUMBERS),
+    "several labels": own(SEVERAL_READ, X, "MultiLabel", x=X, y=SEVERAL),
+    "sequences": own([0] * 33, TOKENS, "NextToken", "Next", x=TOKENS, vocabulary=4),
     "images": Kind(
         image_kind("MNIST", write_images, made("IID", num_clients=4)),
         lambda: images_of(pixels(42, 28, 28), [str(row % 10) for row in range(42)]),
@@ -293,23 +276,16 @@ KINDS = {
         cached=True,
     ),
     "photos": Kind(
-        lambda folder: made(
-            "HFDataset",
-            source=photos(folder),
-            input_column="image",
-            label_column="condition",
-            client_column="town",
-            partition=NATURAL,
-        ),
+        lambda folder: made("HFDataset", source=photos(folder), partition=NATURAL, **OF_PHOTOS),
         lambda: images_of(pixels(24, 4, 4, 3).transpose(0, 3, 1, 2), [WORDS[row % 3] for row in range(24)], TOWNS),
         4,
         [1, 2, 2, 2],
         cached=True,
     ),
-    "hub table": Kind(
-        hub_kind(AS_NUMBERS, ClassLabel(names=list(WORDS)), ["b", "a"]),
-        people(LABELS, X[:, [1, 0]]),
-        **PEOPLE,
+    "hub table": people(
+        lambda folder: made("HFDataset", source=hub_table(folder), partition=NATURAL, **OF_TABLE),
+        LABELS,
+        X[:, [1, 0]],
         cached=True,
     ),
     "tweets": Kind(
@@ -317,29 +293,14 @@ KINDS = {
     ),
     "word vectors": Kind(tokens_kind(embeddings=True), lambda: tweet_rows(vectors=True), 3, [2, 2, 2], cached=True),
     "hybrid": Kind(
-        lambda folder: made(
-            "Hybrid",
-            parts=[
-                made("ArrayData", source=grey(folder, low), partition=made("IID", num_clients=clients, test=0.25))
-                for low, clients in ((0, 2), (100, 3))
-            ],
-        ),
+        lambda folder: made("Hybrid", parts=[part(folder, 0, 2), part(folder, 100, 3)]),
         lambda: images_of(np.tile(np.uint8([*range(30), *range(100, 130)])[:, None], (1, 9)), [0, 1, 2] * 20),
         5,
         [4, 4, 2, 2, 2],
         clusters=[0, 0, 1, 1, 1],
     ),
     "synthetic": Kind(
-        lambda folder: made(
-            "Synthetic",
-            num_clients=4,
-            num_clusters=3,
-            dimensions=3,
-            num_labels=3,
-            min_size=8,
-            mean_log_size=2.0,
-            log_size_deviation=0.5,
-        ),
+        lambda folder: made("Synthetic", **DRAWN, **SIZED),
         None,
         4,
         [2, 1, 3, 2],
@@ -347,9 +308,7 @@ KINDS = {
         counts=[[2, 12, 0], [0, 4, 6], [0, 0, 29], [6, 0, 7]],
     ),
     "mixture": Kind(
-        lambda folder: made(
-            "SyntheticMixture", num_clients=4, dimensions=3, mean_log_size=1.0, min_size=6, max_size=12, test_size=3
-        ),
+        lambda folder: made("SyntheticMixture", **DRAWN, **BOUNDED),
         None,
         4,
         [3, 3, 3, 3],
@@ -391,14 +350,8 @@ def reloaded(algorithm: Algorithm, completed: Round) -> Round:
 
 def score(prepared: PreparedRun, completed: Round) -> dict[str, float]:
     """Returns the scores of a round, as `metrics.csv` has them."""
-    return evaluate(
-        prepared.experiment.algorithm,
-        completed.state,
-        prepared.engine,
-        completed.data,
-        EvaluationPlan(),
-        round=completed.index,
-    ).metrics
+    algorithm, engine, data = prepared.experiment.algorithm, prepared.engine, completed.data
+    return evaluate(algorithm, completed.state, engine, data, EvaluationPlan(), round=completed.index).metrics
 
 
 def place(prepared: PreparedRun, completed: Round, clients: Tensor) -> tuple[Assignment, Info]:

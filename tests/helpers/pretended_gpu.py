@@ -44,6 +44,7 @@ class PretendedGPU:
 
     def __init__(self) -> None:
         self.counts, self.replaying, self.ended = Counts(), False, False
+        self.made_current: list[torch.device] = []
         self._mine: dict[int, StorageWeakRef] = {}
         self._pinned: dict[int, StorageWeakRef] = {}
 
@@ -80,8 +81,10 @@ class PretendedGPU:
         self.counts.downloads += 1
         self.counts.moved += tensor.numel() * tensor.element_size()
         self.counts.waits += 1
-        with _hidden(self):
-            return tensor.clone()
+        self.ended = True  # the copy counts as the CPU's
+        copy = tensor.clone()
+        self.ended = False
+        return copy
 
     @contextmanager
     def counting(self) -> Iterator[Counts]:
@@ -106,16 +109,6 @@ def _kept(held: dict[int, StorageWeakRef], tensor: Tensor) -> bool:
 def _keep(held: dict[int, StorageWeakRef], tensor: Tensor) -> None:
     storage = _plain(tensor).untyped_storage()
     held[storage._cdata] = StorageWeakRef(storage)
-
-
-@contextmanager
-def _hidden(gpu: PretendedGPU) -> Iterator[None]:
-    """Makes all operations within the block count as the CPU's."""
-    gpu.ended, before = True, gpu.ended
-    try:
-        yield
-    finally:
-        gpu.ended = before
 
 
 class _Functions(TorchFunctionMode):
@@ -214,7 +207,7 @@ class Graph(TorchDispatchMode):
     """Dispatch mode that records operations, and repeats them on the same tensors, as a CUDA graph does."""
 
     made = 0
-    gpu: PretendedGPU | None = None
+    gpu: PretendedGPU
 
     def __init__(self) -> None:
         super().__init__()
@@ -228,16 +221,14 @@ class Graph(TorchDispatchMode):
 
     def replay(self) -> None:
         gpu = Graph.gpu
-        if gpu is not None:
-            gpu.replaying = True
-            gpu.counts.replays += 1
-            gpu.counts.replayed += sum(_has_kernel(func) for func, *_ in self.steps)
+        gpu.replaying = True
+        gpu.counts.replays += 1
+        gpu.counts.replayed += sum(_has_kernel(func) for func, *_ in self.steps)
         for func, args, kwargs, out in self.steps:
             for held, new in zip(tree_leaves(out), tree_leaves(func(*args, **kwargs)), strict=True):
                 if isinstance(held, Tensor) and held.data_ptr() != new.data_ptr():
                     held.copy_(new)
-        if gpu is not None:
-            gpu.replaying = False
+        gpu.replaying = False
 
     def pool(self) -> tuple[int, int]:
         return (0, 1)
@@ -247,9 +238,8 @@ class Stream:
     def wait_stream(self, other: "Stream") -> None: ...
 
 
-def stand_in_for_cuda(monkeypatch: pytest.MonkeyPatch, gpu: PretendedGPU | None = None) -> list[torch.device]:
-    """Replaces the parts of torch.cuda used by graph capture; returns a list that records each device made current."""
-    seen: list[torch.device] = []
+def _stand_in_for_cuda(monkeypatch: pytest.MonkeyPatch, gpu: PretendedGPU) -> None:
+    """Replaces the parts of torch.cuda used by graph capture."""
 
     @contextmanager
     def captured(graph: Graph, pool: object, stream: Stream, capture_error_mode: str) -> Iterator[None]:
@@ -258,7 +248,7 @@ def stand_in_for_cuda(monkeypatch: pytest.MonkeyPatch, gpu: PretendedGPU | None 
             yield
 
     def current(device: torch.device) -> nullcontext[None]:
-        seen.append(device)
+        gpu.made_current.append(device)
         return nullcontext()
 
     Graph.made, Graph.gpu = 0, gpu
@@ -275,13 +265,12 @@ def stand_in_for_cuda(monkeypatch: pytest.MonkeyPatch, gpu: PretendedGPU | None 
     }
     for name, part in parts.items():
         monkeypatch.setattr(torch.cuda, name, part)
-    return seen
 
 
 def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGPU]:
     """Yields a simulated GPU with a stand-in for CUDA graphs; used as a fixture."""
     found = PretendedGPU()
-    stand_in_for_cuda(monkeypatch, found)
+    _stand_in_for_cuda(monkeypatch, found)
     monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: found.pinned(tensor))  # also applies to other threads
     with found:
         yield found

@@ -1,6 +1,6 @@
 """Makes clients of different sizes, and engines of every kind for them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import torch
@@ -13,6 +13,7 @@ from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.local_work import Budget, Fitted
+from lit_cfl.nets import MCLR
 from lit_cfl.tasks import Classification
 
 SIZES = (0, 3, 17, 36, 9, 20)
@@ -28,14 +29,23 @@ PLANS = {
 }
 
 
-def ragged_data(sizes: tuple[int, ...] = SIZES) -> FederatedData:
-    rng = torch.Generator().manual_seed(0)
-    total = sum(sizes)
-    images = torch.randint(0, 255, (total, *SHAPE), generator=rng, dtype=torch.uint8)
-    examples = Examples(images, torch.randint(0, 10, (total,), generator=rng), 10, 1 / 255)
-    none = ClientIndex.empty(len(sizes))
-    train = ClientIndex.from_sizes(torch.arange(total), torch.tensor(sizes))
+class Linear(MCLR):
+    """Linear net for these images; a subclass changes one thing."""
+
+    def __init__(self) -> None:
+        super().__init__(SHAPE, 10)
+
+
+def clients_of(examples: Examples, sizes: Sequence[int]) -> FederatedData:
+    """Divides examples in their order among clients of these sizes, for training alone."""
+    train, none = ClientIndex.from_sizes(torch.arange(sum(sizes)), torch.tensor(sizes)), ClientIndex.empty(len(sizes))
     return FederatedData(examples, train, none, none, torch.zeros(len(sizes), dtype=torch.int64))
+
+
+def ragged_data(sizes: Sequence[int] = SIZES) -> FederatedData:
+    rng, total = torch.Generator().manual_seed(0), sum(sizes)
+    images = torch.randint(0, 255, (total, *SHAPE), generator=rng, dtype=torch.uint8)
+    return clients_of(Examples(images, torch.randint(0, 10, (total,), generator=rng), 10, 1 / 255), sizes)
 
 
 def task(

@@ -1,14 +1,18 @@
-"""Tests the papers' nets and VGG16: numbers of parameters, layers, starting weights, and accepted inputs."""
+"""Tests the papers' nets and VGG16: numbers of parameters, layers, outputs, starting weights, and accepted inputs.
+
+Numbers of parameters are those that the papers state (docs/ground_truth.md, check 28).
+"""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from jsonargparse import Namespace
-from paper_nets import CONVOLUTIONAL, COUNTS, GREY, RECURRENT, TWEET, inputs_of, small
-from quadratic import ids
+from quadratic import ids, rng
 from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from lit_cfl.config import catalogue
 from lit_cfl.config.build import task_factory
@@ -22,6 +26,7 @@ from lit_cfl.nets import (
     MNISTCNN,
     VGG16,
     FashionCNN,
+    FedGroupLSTM,
     LeNet,
     Net,
     SattlerCNN,
@@ -31,6 +36,53 @@ from lit_cfl.nets import (
 )
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.tasks import Classification
+
+GREY, COLOUR, TWEET = [1, 28, 28], [3, 32, 32], [25, 300]
+CONVOLUTIONAL = [MNISTCNN, FEMNISTCNN, FashionCNN, LeNet, StoCFLCNN, SattlerCNN]
+RECURRENT = [Sent140GRU, Sent140LSTM, FedGroupLSTM]
+
+# net, options, shape of an input, number of outputs, number of parameters
+COUNTS: list[tuple[type[Net], dict[str, object], list[int], int, int]] = [
+    (MCLR, {}, GREY, 10, 7_850),
+    (MCLR, {}, GREY, 26, 20_410),
+    (MCLR, {}, [60], 10, 610),
+    (MLP, {}, GREY, 10, 101_770),
+    (MLP, {"hidden": 200}, GREY, 10, 159_010),
+    (MLP, {"hidden": 512}, GREY, 10, 407_050),
+    (MLP, {"hidden": 512}, GREY, 26, 415_258),
+    (MLP, {"hidden": 2048}, GREY, 10, 1_628_170),
+    (MNISTCNN, {}, GREY, 10, 50_186),
+    (FEMNISTCNN, {}, GREY, 10, 325_578),
+    (FashionCNN, {}, GREY, 10, 3_274_634),
+    (LeNet, {}, COLOUR, 10, 62_006),
+    (StoCFLCNN, {}, GREY, 62, 1_206_590),
+    (SattlerCNN, {}, GREY, 62, 18_506),
+    (Sent140GRU, {}, TWEET, 2, 175_938),
+    (Sent140LSTM, {}, TWEET, 2, 232_386),
+    (FedGroupLSTM, {}, TWEET, 2, 243_861),
+    (VGG16, {"hidden": []}, COLOUR, 10, 14_719_818),
+    (VGG16, {"hidden": []}, [1, 32, 32], 26, 14_726_874),
+    (VGG16, {"hidden": [512, 512]}, COLOUR, 10, 15_245_130),
+    (VGG16, {"hidden": [512, 512]}, [1, 32, 32], 26, 15_252_186),
+    (VGG16, {}, COLOUR, 10, 33_638_218),
+    (VGG16, {}, [1, 32, 32], 26, 33_702_618),
+    (VGG16, {}, [3, 224, 224], 10, 134_301_514),
+    (VGG16, {}, [1, 224, 224], 26, 134_365_914),
+    (VGG16, {"hidden": [], "batch_norm": True}, COLOUR, 10, 14_728_266),
+    (VGG16, {"hidden": [], "batch_norm": True}, [1, 32, 32], 26, 14_735_322),
+]
+
+
+def inputs_of(count: int, *shape: int) -> Tensor:
+    return torch.randn(count, *shape, generator=rng(1))
+
+
+def small(net: type[Net]) -> Net:
+    """Builds a net for inputs of the papers' shape and two labels; VGG16 with a width of 2."""
+    if net is VGG16:
+        return VGG16(hidden=[8], width=2, input_shape=COLOUR, num_labels=2)
+    return net(input_shape=TWEET if net in RECURRENT else GREY, num_labels=2)
+
 
 DOCS = Path(__file__).parents[2] / "docs" / "nets.md"
 PIXELS = [1, 32, 32]
@@ -103,44 +155,32 @@ def test_layers_of_vgg_are_registered_in_the_order_they_are_used(hidden: list[in
     assert list(used) == list(ParameterLayout.of(net).layers) == expected
 
 
-def test_convolutions_of_vgg_have_the_sizes_of_the_original():
+def test_convolutions_poolings_and_relus_of_vgg_are_those_of_the_original():
     with torch.device("meta"):
         layout = ParameterLayout.of(VGG16(input_shape=[3, 32, 32], num_labels=10))
     sizes = [len(layout.columns(f"conv{number}")) for number in range(1, 14)]
     assert sizes == [1_792, 36_928, 73_856, 147_584, 295_168, 590_080, 590_080, 1_180_160, *[2_359_808] * 5]
     assert torch.equal(layout.columns("conv[3]"), layout.columns("conv4"))  # LayerCFL's choice: the fourth convolution
     assert len(layout.columns("fc1")) == 512 * 4096 + 4096
-
-
-def test_poolings_of_vgg_follow_the_second_fourth_seventh_tenth_and_last_convolution():
-    net = tiny()
-    heights = [output.shape[-1] for output in outputs_of(net, inputs_of(1, *PIXELS), nn.Conv2d).values()]
-    assert heights == [32, 32, 16, 16, 8, 8, 8, 4, 4, 4, 2, 2, 2]
-    assert net.fc1.in_features == 8  # each channel is reduced to one pixel
-
-
-def test_every_layer_of_vgg_but_the_last_is_followed_by_relu():
     net, seen = tiny(hidden=[40, 40], width=4).eval(), {}
     for name, layer in net.named_modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             layer.register_forward_pre_hook(lambda _, inputs, name=name: seen.update({name: inputs[0]}))
     outputs = net(inputs_of(20, *PIXELS))
+    # poolings follow the second, fourth, seventh, tenth and last convolution
+    assert [seen[f"conv{k}"].shape[-1] for k in range(1, 14)] == [32, 32, 16, 16, 8, 8, 8, 4, 4, 4, 2, 2, 2]
+    assert seen["fc1"].shape[1] == 8 * 4  # each channel is reduced to one pixel
     negative = [name for name, inputs in seen.items() if (inputs < 0).any()]
-    assert (negative, bool((outputs < 0).any())) == (["conv1"], True)
+    assert (negative, bool((outputs < 0).any())) == (["conv1"], True)  # each layer but the last is followed by ReLU
     assert all(bool((inputs > 0).any()) for inputs in seen.values())
 
 
-def test_sizes_within_the_femnist_net_are_those_of_the_paper():
-    heights = [output.shape[-2] for output in outputs_of(FEMNISTCNN(GREY, 10), inputs_of(1, *GREY), nn.Conv2d).values()]
-    assert heights == [26, 24, 12, 10, 8, 4]
-
-
-def test_padding_at_stride_2_is_one_before_and_two_after():
-    net = FEMNISTCNN(GREY, 10)
-    seen: list[Tensor] = []
+def test_sizes_within_the_femnist_net_are_the_papers_and_padding_at_stride_2_is_one_before_and_two_after():
+    net, seen = FEMNISTCNN(GREY, 10), list[Tensor]()
     net.conv3.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
-    net(inputs_of(1, *GREY))
-    padded = seen[0]
+    heights = [output.shape[-2] for output in outputs_of(net, inputs_of(1, *GREY), nn.Conv2d).values()]
+    assert heights == [26, 24, 12, 10, 8, 4]
+    (padded,) = seen
     assert padded.shape[-2:] == (27, 27)
     inner, frame = padded[..., 1:25, 1:25], padded.clone()
     frame[..., 1:25, 1:25] = 0
@@ -255,9 +295,14 @@ def test_net_gets_the_sizes_of_the_data_unless_they_are_set():
         *((lambda net=net: net(input_shape=[60], num_labels=10), "not images") for net in (LeNet, VGG16)),
         (lambda: tiny(hidden=[0]), "width is 1, hidden [0]"),
         (lambda: tiny(dropout=1.5), "dropout is 1.5"),
+        (lambda: Sent140GRU([4], 2), "[4] | vocabulary None"),
+        (lambda: Sent140LSTM([1, 8, 8], 2, vocabulary=7), "[1, 8, 8] | vocabulary 7"),
+        (lambda: FedGroupLSTM([4, 3], 2, vocabulary=7), "vectors | vocabulary, which is 7"),
+        (lambda: Sent140GRU([4], 2, vocabulary=7, embedding_width=0), "embedding_width is 0"),
+        (lambda: FedGroupLSTM(TWEET, 3), "2 labels, not 3"),
     ],
 )
-def test_net_that_cannot_be_built_is_refused(make: object, quoted: str):
+def test_net_that_cannot_be_built_is_refused(make: Callable[[], nn.Module], quoted: str):
     with pytest.raises(InputError) as refusal:
         make()
     assert all(part in str(refusal.value) for part in quoted.split(" | "))
@@ -273,3 +318,83 @@ def test_image_that_is_too_small_is_refused(net: type[Net], least: int, pad: int
     assert wide(torch.zeros(1, 1, least, least + 1)).shape == (1, 10)
     with pytest.raises(InputError, match="too small"):
         net(input_shape=[1, least + 1, least - 1], num_labels=10)
+
+
+# Nets for tweets
+
+
+@pytest.mark.parametrize("net", RECURRENT)
+def test_recurrent_kernels_start_orthogonal(net: type[Net]):
+    weights = {name: weight for name, weight in net(TWEET, 2).named_parameters() if "weight_hh" in name}
+    assert len(weights) == (2 if net is FedGroupLSTM else 4)
+    for weight in weights.values():
+        torch.testing.assert_close(weight.T @ weight, torch.eye(weight.shape[1]), rtol=0, atol=1e-5)
+
+
+def test_an_lstm_starts_remembering_and_a_gru_with_zero_biases():
+    for net, units in ((Sent140LSTM, 64), (FedGroupLSTM, 100)):
+        bias = net(TWEET, 2).rnn1.bias_ih_l0
+        assert bias.tolist() == [0.0] * units + [1.0] * units + [0.0] * 2 * units
+    biases = [weight for name, weight in Sent140GRU(TWEET, 2).named_parameters() if "bias" in name]
+    assert [bool(bias.any()) for bias in biases] == [False] * 10
+
+
+@pytest.mark.parametrize("net", [Sent140LSTM, FedGroupLSTM])
+def test_second_bias_of_an_lstm_is_never_trained_and_never_travels(net: type[Net]):
+    built = net([4, 3], 2)
+    frozen = [name for name, weight in built.named_parameters() if not weight.requires_grad]
+    assert frozen
+    assert all("bias_hh" in name for name in frozen)
+    assert not any("bias_hh" in slot.name for slot in ParameterLayout.of(built).slots)
+    optimizer = torch.optim.SGD(built.parameters(), lr=1.0, weight_decay=0.1)
+    cross_entropy(built(inputs_of(5, 4, 3)), ids(0, 1, 1, 0, 1)).backward()
+    optimizer.step()
+    assert not any(bool(built.get_parameter(name).any()) for name in frozen)
+
+
+@pytest.mark.parametrize("net", [Sent140GRU, Sent140LSTM])
+def test_bidirectional_net_reads_where_each_direction_ends(net: type[Net]):
+    built = net([4, 3], 2).eval()
+    inputs = inputs_of(2, 4, 3)
+    sequence, _ = built.rnn1(inputs)
+    _, state = built.rnn2(sequence)
+    last = state[0] if isinstance(state, tuple) else state  # [2, n, 32], the last state that PyTorch reports
+    expected = built.fc2(torch.relu(built.fc1(torch.cat([last[0], last[1]], 1))))
+    assert torch.equal(built(inputs), expected)
+
+
+def test_one_logit_with_sigmoid_cross_entropy_is_the_loss_of_zero_and_the_logit():
+    """FedGroup's LSTM is linear after its last step, and ends with one logit."""
+    net, inputs, labels = FedGroupLSTM([4, 3], 2), inputs_of(6, 4, 3), ids(0, 1, 1, 0, 1, 0)
+    with torch.no_grad():
+        net.fc2.bias.fill_(1.5)
+    _, (last, _) = net.rnn2(net.rnn1(inputs)[0])
+    outputs = net(inputs)
+    assert torch.equal(outputs[:, 1:], net.fc2(net.fc1(last[0])))
+    assert outputs[:, 0].tolist() == [0.0] * 6
+    expected = binary_cross_entropy_with_logits(10 * outputs[:, 1], labels.float(), reduction="none")
+    found = cross_entropy(10 * outputs, labels, reduction="none")
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    grads = [torch.autograd.grad(loss.mean(), net.fc1.weight, retain_graph=True)[0] for loss in (found, expected)]
+    torch.testing.assert_close(*grads, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("net", RECURRENT)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_token_ids_go_through_a_trained_embedding(net: type[Net], dtype: torch.dtype):
+    built = net([4], 2, vocabulary=7, embedding_width=5).eval()
+    plain = net([4, 5], 2).eval()
+    plain.load_state_dict({name: value for name, value in built.state_dict().items() if "embedding" not in name})
+    tokens = torch.tensor([[0, 0, 6, 1], [2, 3, 4, 5]], dtype=dtype)
+    assert torch.equal(built(tokens), plain(built.embedding.weight[tokens.long()]))
+    assert ParameterLayout.of(built).num_parameters == ParameterLayout.of(plain).num_parameters + 7 * 5
+    assert ParameterLayout.of(built).layers == ("embedding", "rnn1", "rnn2", "fc1", "fc2")
+
+
+def test_padding_has_the_vector_zero_for_ever():
+    net = Sent140GRU([4], 2, vocabulary=7, embedding_width=5)
+    weight = net.embedding.weight
+    assert [bool(row.any()) for row in weight] == [False] + [True] * 6
+    assert float(weight.detach().abs().max()) <= 0.05
+    net(torch.tensor([[0, 0, 6, 1]])).sum().backward()
+    assert [bool(row.any()) for row in weight.grad] == [False, True, False, False, False, False, True]

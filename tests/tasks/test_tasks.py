@@ -1,20 +1,22 @@
-"""Tests the ready-made tasks other than Classification: hand-worked values, tables of a run, and wrong labels."""
+"""Tests the ready-made tasks: hand-worked values, the penalty on kernels, and wrong labels.
 
-import json
+That the penalty is in training but not in reported losses (C11), in every way, is stated by `test_ways.py`.
+"""
+
 from dataclasses import replace
-from math import exp, isnan, log, sqrt
-from pathlib import Path
+from math import exp, isnan, log, log1p, nan, sqrt
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from quadratic import ids
+from ragged import SGD
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 from torch.testing import assert_close
 
 from lit_cfl.algorithms import FlexCFL
-from lit_cfl.cli.main import main
 from lit_cfl.client_scores import score_clients
 from lit_cfl.data import FederatedData
 from lit_cfl.datamodules.arrays import ArrayData
@@ -26,10 +28,10 @@ from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.task_protocol import outcomes_of
 from lit_cfl.errors import InputError
-from lit_cfl.nets import MCLR
-from lit_cfl.scores import SetScore, read_scores
-from lit_cfl.storage import read_table
+from lit_cfl.nets import MCLR, MLP, MNISTCNN, Sent140GRU
+from lit_cfl.scores import Score, SetScore
 from lit_cfl.tasks import Classification, MultiLabel, NextToken, Regression
 
 X = np.arange(24, dtype=np.float32).reshape(12, 2) / 10
@@ -127,38 +129,6 @@ def test_scores_of_regression_are_over_each_client_and_over_all_examples():
     assert (metrics["test/undefined_r2"], metrics["test/undefined_rmse"]) == (1, 0)
 
 
-class Numbers(ArrayData):
-    """Data module of `numbers`, with validation data."""
-
-    def __init__(self) -> None:
-        super().__init__(X, X.sum(1) - 1, client=OWNERS, test=0.25, validation=0.25)
-
-
-def test_a_run_has_the_scores_of_regression_in_its_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    content = f"""
-rounds: 2
-cohort_size: 2
-data: {{class_path: {__name__}.Numbers}}
-task: {{class_path: Regression, init_args: {{net: {{class_path: MCLR}}}}}}
-algorithm: FedAvg
-"""
-    monkeypatch.chdir(tmp_path)
-    Path("numbers.yaml").write_text(content)
-    given = ["--task.scores", "[rmse, r2]", "--stop", '{"metric": "val/weighted_rmse", "target": 0.01}']
-    assert main(["run", "--config", "numbers.yaml", *given, "--run_dir", "run", "--quiet"]) == 0
-    last = read_table(Path("run/metrics.csv"))[-1]
-    assert last["test/weighted_rmse"] == pytest.approx(sqrt(last["test/loss"]), rel=1e-6)
-    assert last["test/weighted_r2"] <= 1
-    assert {"rmse", "r2"} <= set(read_table(Path("run/clients.csv"))[0])
-    for file in ("summary.json", "environment.json"):
-        scores = read_scores(json.loads(Path("run", file).read_text()))
-        assert [(score.name, score.higher_is_better, score.is_share) for score in scores] == [
-            ("rmse", False, False),
-            ("r2", True, False),
-        ]
-    assert "test/min_weighted_rmse" in Path("run/summary.json").read_text()
-
-
 # Next token
 
 
@@ -199,6 +169,7 @@ def test_perplexity_and_token_accuracy_are_over_all_tokens_of_all_clients():
     metrics = found.metrics("test")
     assert metrics["test/weighted_token_accuracy"] == pytest.approx(6 / 18)
     assert metrics["test/weighted_perplexity"] == pytest.approx(exp((-6 * log(0.7) - 12 * log(0.1)) / 18))
+    assert metrics["test/mean_perplexity"] == pytest.approx(sum(map(exp, mean)) / 2)
     assert metrics["test/worst10_perplexity"] == pytest.approx(max(map(exp, mean)))
 
 
@@ -237,13 +208,20 @@ def classification() -> Classification:
         (lambda: trained(lambda: Regression(nn.Linear(2, 3))), "3) for | one number per label"),
         (lambda: trained(lambda: Named(MCLR([2], 3)), y=CLASSES), "Named.labels | ('cat', 'dog')"),
         (lambda: Regression(nn.Linear(1, 1), scores=["mae", "rsme"]), "'rsme' | rmse | mae, mse, r2, rmse"),
+        (lambda: of("accuracy"), "'accuracy' | label_accuracy | exact_match | auroc_<number of a label>"),
+        (lambda: of("auroc_3"), "auroc_3 | 0 to 2"),
+        (lambda: MultiLabel(nn.Identity(), scores=[Score("accuracy")]), "'accuracy' | SetScore"),
+        (lambda: MultiLabel(nn.Identity(), scores=[]), "[label_accuracy, f1]"),
+        (lambda: Classification(MLP(12, [2], 3), SGD, -0.1), "kernel_l2 is -0.1"),
+        (lambda: Classification(MLP(12, [2], 3), SGD, 0.1, "conv*"), "'conv*' | fc1"),
+        (lambda: Classification(nn.BatchNorm1d(4), SGD, 0.1), "no fully connected or convolutional layer"),
         (lambda: numbers(partition=Dirichlet(3, test=0.2)).federated(0), "Dirichlet | numbers"),
         (lambda: numbers(y=None, skew=LabelShifts([0, 1])).federated(0), "LabelShifts | missing"),
         (lambda: numbers(y=None, shift=SwapPart(0.5)).federated(0), "SwapPart | missing"),
         (lambda: numbers(y=np.array([0.5] * 3 + [np.nan] * 9)).load(), "y | nan | row 3"),
     ],
 )
-def test_labels_that_do_not_fit_are_refused(make: Any, quoted: str):
+def test_labels_and_scores_that_do_not_fit_are_refused(make: Any, quoted: str):
     with pytest.raises(InputError) as refusal:
         make()
     assert all(part in str(refusal.value) for part in quoted.split(" | "))
@@ -262,3 +240,79 @@ def test_an_algorithm_that_needs_classes_is_refused_before_it_starts():
     with pytest.raises(InputError, match=r"migrate .* classes"):
         algorithm.check(work)
     replace(algorithm, shift_metric="loss").check(work)
+
+
+# Several labels
+
+
+OUTPUTS = torch.tensor([[2.0, -1.0, 0.5], [-1.0, 3.0, -0.5], [1.0, 2.0, -2.0], [0.5, -3.0, -1.0]], dtype=torch.float64)
+LABELS = torch.tensor([[1, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 0]], dtype=torch.bool)
+
+
+def of(name: str, outputs: Tensor = OUTPUTS, labels: Tensor = LABELS) -> float:
+    (score,) = MultiLabel(nn.Identity(), scores=[name]).scores
+    return score.of_set(outputs, labels)  # type: ignore[attr-defined]
+
+
+def test_losses_are_mean_binary_cross_entropies():
+    batch = OUTPUTS[:1], torch.tensor([[1.0, 0.25, 0.0]], dtype=torch.float64)
+    expected = (log1p(exp(-2)) + 0.25 * log1p(exp(1)) + 0.75 * log1p(exp(-1)) + log1p(exp(0.5))) / 3
+    assert float(MultiLabel(nn.Identity()).losses(batch)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_scores_of_examples_by_hand():
+    module = MultiLabel(nn.Identity())
+    module.register_parameter("unused", nn.Parameter(torch.zeros(1)))
+    found = outcomes_of(module, (OUTPUTS, LABELS.double()))
+    assert found[1].tolist() == pytest.approx([2 / 3, 1, 2 / 3, 2 / 3])
+    assert found[3].tolist() == [0, 1, 0, 0]
+    broken = OUTPUTS.clone()
+    broken[1, 0] = nan
+    found = outcomes_of(module, (broken, LABELS.double()))
+    assert (float(found[1, 1]), float(found[3, 1])) == (0, 0)
+    assert module.predict_step(broken).tolist() == [[1, 0, 1], [-1, 1, 0], [1, 1, 0], [1, 0, 0]]
+
+
+def test_scores_of_sets_by_hand():
+    assert of("auroc_0") == pytest.approx(1.0)  # outputs 2 and 1 against -1 and 0.5
+    mixed = LABELS[[2, 0, 1, 3]]
+    assert of("auroc_0", OUTPUTS, mixed) == pytest.approx(2 / 4)  # outputs 2 and -1 against 1 and 0.5
+    assert of("auroc_1", OUTPUTS, mixed) == pytest.approx(2 / 3)  # output 2 against -1, 3 and -3
+    assert isnan(of("auroc_2"))  # no example has this label
+    assert of("auroc", OUTPUTS, mixed) == pytest.approx((2 / 4 + 2 / 3) / 2)
+    assert of("f1_0") == pytest.approx(2 * 2 / (2 + 3))
+    assert of("f1_1") == pytest.approx(2 * 1 / (1 + 2))
+    assert of("f1_2") == 0.0  # the label was predicted once, but no example has it
+    assert of("f1") == pytest.approx((4 / 5 + 2 / 3 + 0) / 3)
+    assert isnan(of("f1_2", -OUTPUTS.abs(), LABELS))
+    assert of("f1", -OUTPUTS.abs(), LABELS) == 0.0
+    assert isnan(of("auroc", OUTPUTS, LABELS & False))
+    assert of("auroc_0", OUTPUTS, LABELS * 0.4 + 0.2) == of("auroc_0")  # soft labels above 0.5 count as 1
+
+
+# Which weights the penalty on kernels has (C10)
+
+
+@pytest.mark.parametrize(("layers", "expected"), [("*", "conv1 conv2 fc1"), (["conv[0]", "fc1.weight"], "conv1 fc1")])
+def test_layers_are_chosen_by_patterns(layers: str | list[str], expected: str):
+    module = Classification(MNISTCNN([1, 8, 8], 10), SGD, 1.0, layers)
+    squares = [module.net.get_submodule(layer).weight.square().sum() for layer in expected.split()]
+    assert_close(module.penalty(), torch.stack(squares).sum(), rtol=1e-6, atol=0)
+
+
+def test_frozen_kernels_and_weights_of_other_layers_are_not_penalised():
+    net = nn.Sequential(nn.Linear(64, 8), nn.LayerNorm(8), nn.Linear(8, 10))
+    net[0].weight.requires_grad_(False)
+    assert torch.equal(Classification(net, SGD, 1.0).penalty(), net[2].weight.square().sum())
+    text = Sent140GRU([4], 2, vocabulary=7, embedding_width=5)  # recurrent kernels and embeddings are not penalised
+    expected = text.fc1.weight.square().sum() + text.fc2.weight.square().sum()
+    assert torch.equal(Classification(text, SGD, 1.0).penalty(), expected)
+
+
+def test_a_kernel_shared_with_an_embedding_or_computed_from_parameters_is_penalised_once():
+    net = nn.Sequential(nn.Embedding(10, 8), nn.Linear(8, 10), nn.Linear(8, 10), weight_norm(nn.Linear(10, 4)))
+    net[1].weight = net[0].weight
+    net[2].weight = net[0].weight
+    module = Classification(net, SGD, 1.0)
+    assert module.penalised_layers == ["1", "3"]
+    assert_close(module.penalty(), net[0].weight.square().sum() + net[3].weight.square().sum())
