@@ -17,21 +17,31 @@ from lit_cfl.errors import InputError, Notice
 _EXACT = 2**53  # smallest whole number that a float cannot tell from the next
 
 
-def labels_of(values: Any, what: str, remedy: str = "number them") -> tuple[np.ndarray, tuple[str, ...]]:
+def labels_of(
+    values: Any, what: str, remedy: str = "number them", order: Sequence[str] = ()
+) -> tuple[np.ndarray, tuple[str, ...]]:
     """Converts a column to labels, int64 `[N]`: whole numbers stay unchanged, words are numbered in ascending order.
 
     Args:
         values: Column, as for `scalars`.
         what: Name of the column, for errors.
         remedy: Remedy to name if a number is not whole.
+        order: All values that may occur, as text, in the order in which they are numbered; empty = as above.
 
     Returns:
-        the labels, and the names of 0, 1, ... if they are words; empty for numbers.
+        the labels, and the names of 0, 1, ... if they are words or have an order; empty for numbers.
 
     Raises:
-        InputError: a label is missing, or is neither a whole number nor a word.
+        InputError: a label is missing, is neither a whole number nor a word, or is not in `order`.
     """
     array = scalars(values, what)
+    if order:
+        found, index = np.unique(array.astype(np.str_), return_inverse=True)
+        if unknown := [name for name in found.tolist() if name not in order]:
+            raise InputError(
+                f"{what} holds {unknown[0]!r}, which is not one of {', '.join(order)}; add it, or fix the data"
+            )
+        return np.array([order.index(name) for name in found])[index], tuple(order)
     if array.dtype.kind == "U":
         labels, names = number_clients(array, what)
         return labels, tuple(names.tolist())
@@ -40,6 +50,49 @@ def labels_of(values: Any, what: str, remedy: str = "number them") -> tuple[np.n
     if array.dtype.kind == "f" and len(broken := np.flatnonzero((array != np.floor(array)) | (abs(array) >= _EXACT))):
         raise InputError(f"{what} holds {array[broken[0]]} in row {broken[0]}, not a whole number; {remedy}")
     return array.astype(np.int64), ()
+
+
+def categories_of(values: Any) -> tuple[str, ...]:
+    """Returns the categories of a pandas column of words, in their order; empty for any other column."""
+    names = tuple(getattr(getattr(values, "dtype", None), "categories", ()))
+    return names if all(isinstance(name, str) for name in names) else ()
+
+
+def times_of(values: Any, what: str) -> np.ndarray:
+    """Converts a column of times to numbers or datetime64, which sort in the order of time `[N]`.
+
+    Args:
+        values: Column, as for `scalars`: numbers, dates, or dates as text in ISO 8601.
+        what: Name of the column, for errors.
+
+    Raises:
+        InputError: a time is missing or cannot be read.
+    """
+    array = scalars(values, what)
+    if array.dtype.kind != "U":
+        return array
+    import pandas  # takes most of a second, and few columns need it
+
+    numbers = pandas.to_numeric(pandas.Series(array), errors="coerce").to_numpy()
+    if np.isfinite(numbers).all():
+        return numbers
+    dates = dates_in(array)
+    if len(wrong := np.flatnonzero(np.isnat(dates))):
+        raise InputError(
+            f"{what} holds {str(array[wrong[0]])!r} in row {wrong[0]} (from 0); give numbers, or dates such as "
+            "2024-03-05 or 2024-03-05 14:30"
+        )
+    return dates
+
+
+def dates_in(words: Any) -> np.ndarray:
+    """Reads dates in ISO 8601, datetime64 `[N]` in UTC; NaT for anything else."""
+    import pandas
+
+    text = pandas.Series(words).astype(str).str.strip()
+    text = text.where(text.str.match(r"\d"))  # pandas reads words such as "today", too
+    dates = pandas.to_datetime(text, format="ISO8601", utc=True, errors="coerce")
+    return np.asarray(dates.dt.tz_localize(None).to_numpy())
 
 
 def read_text(words: np.ndarray) -> np.ndarray:
@@ -145,7 +198,11 @@ def require_in_range(labels: np.ndarray, num_labels: int, what: str) -> np.ndarr
 
 
 def classes_of(
-    values: Any, what: str, num_labels: int | None = None, names: Sequence[str] | None = None
+    values: Any,
+    what: str,
+    num_labels: int | None = None,
+    names: Sequence[str] | None = None,
+    order: Sequence[str] = (),
 ) -> tuple[np.ndarray, int, tuple[str, ...]]:
     """Converts a column to classes.
 
@@ -154,11 +211,12 @@ def classes_of(
         what: Name of the column, for errors.
         num_labels: Number of classes; None = as many as are named, or the largest label + 1.
         names: Names of the classes if the source has them; the column then holds numbers.
+        order: See `labels_of`.
 
     Returns:
         the classes, int64 `[N]`, their number, and their names; empty for numbers.
     """
-    labels, words = labels_of(values, what, "give num_labels: 0 if the labels are numbers to predict")
+    labels, words = labels_of(values, what, "give num_labels: 0 if the labels are numbers to predict", order)
     names = words if names is None else names
     size = num_labels or len(names) or label_space(labels, what)
     return require_in_range(labels, size, what), size, pad_names(names, size)

@@ -33,7 +33,8 @@ class FederatedDataModule(LightningDataModule, ABC):
 
     Args:
         shift: Changes of the clients' data over the rounds, in this order.
-        validation: Share of each client's training part set aside for validation, 0 to below 1.
+        validation: Share of each client's training part set aside for validation, 0 to below 1; drawn at random, unless
+            the test examples are each client's last ones.
         newcomers: Share of the clients that are held out of training and join after it, 0 to below 1.
         partition_seed: Seed of the partition, the validation part and the newcomers; None = the run's seed. Shifts are
             drawn from the run's seed alone.
@@ -98,7 +99,8 @@ class FederatedDataModule(LightningDataModule, ABC):
         seed = seed if self.partition_seed is None else self.partition_seed
         division = self.divide(self.examples, _rng(seed, "partition"))
         require_division(division, self.examples, type(self).__name__)
-        train, validation = split_each(division.train, self.validation, _rng(seed, "validation"), "validation")
+        rng = _rng(seed, "validation")
+        train, validation = split_each(division.train, self.validation, rng, "validation", division.is_ordered)
         data = FederatedData(self.examples, train, validation, division.test, division.true_clusters, division.skew)
         names, cluster_names = (tuple(map(str, one)) for one in (division.names, division.cluster_names))
         data = replace(data, partition_seed=seed, names=names, cluster_names=cluster_names)

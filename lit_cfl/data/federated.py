@@ -32,6 +32,8 @@ class Division:
             both, for none, and if it is unknown.
         names: Names of the clients in the source; empty = none.
         cluster_names: Names of the true clusters 0, 1, ... in the source; empty = none.
+        is_ordered: Examples are numbered in the order of time: a client's validation examples are the last of its
+            training examples, instead of random ones.
     """
 
     train: ClientIndex
@@ -40,6 +42,7 @@ class Division:
     skew: str = "other"
     names: tuple[str, ...] = ()
     cluster_names: tuple[str, ...] = ()
+    is_ordered: bool = False
 
 
 @dataclass(frozen=True, eq=False)
