@@ -13,15 +13,7 @@ from torch import Tensor
 from lit_cfl.data import Division, Examples
 from lit_cfl.data.checks import require_several, warn_of_large_inputs
 from lit_cfl.data.npz import read_npz
-from lit_cfl.datamodules.columns import (
-    as_array,
-    categories_of,
-    classes_of,
-    labels_of,
-    number_clients,
-    scalars,
-    times_of,
-)
+from lit_cfl.datamodules.columns import as_array, classes_of, labels_of, number_by, number_clients, scalars, times_of
 from lit_cfl.datamodules.partition import IID, Partition, Pool
 from lit_cfl.datamodules.partition.natural import Natural
 from lit_cfl.datamodules.pooled import PooledDataModule
@@ -117,35 +109,33 @@ class ArrayData(PooledDataModule):
             raise InputError(f"columns is {columns}, but source is {source}; give {_TABLE}, or leave columns out")
         self.source, self.num_labels, self.scale, self.channels = source, num_labels, scale, channels
         self.columns, self.vocabulary, self.test, self.skew_kind = columns or {}, vocabulary, test, skew_kind
-        self.classes, self.clusters = _order("classes", classes), _order("clusters", clusters)
-        if classes is not None and num_labels is not None:
-            raise InputError(f"classes is {classes} and num_labels is {num_labels}; leave one of them out")
-        if isinstance(test, str) and test != "last":
-            raise InputError(f"test is {test!r}; give a share, 0 or more and below 1, or last")
+        self.classes, self.clusters = classes, clusters
         self._chosen = partition
 
     def pool(self) -> Pool:
         arrays = self.arrays if self.source is None else read_source(expand_home(self.source), self.columns)
         # column names from a table or a DataFrame
         columns = tuple(map(str, arrays.get("input_names", getattr(arrays["x"], "columns", ()))))
-        options = self.num_labels, self.vocabulary, self.scale, self.channels
-        examples = examples_of(arrays["x"], arrays.get("y"), *options, columns, self.classes)
+        y, classes = number_by(self.classes, arrays.get("y"), "y")
+        cluster, clusters = number_by(self.clusters, arrays.get("cluster"), "cluster")
+        num_labels = len(classes) if classes else self.num_labels
+        if classes and self.num_labels not in (None, num_labels):
+            raise InputError(
+                f"y has {num_labels} classes ({', '.join(classes)}); leave out num_labels: {self.num_labels}"
+            )
+        examples = examples_of(arrays["x"], y, num_labels, self.vocabulary, self.scale, self.channels, columns)
+        examples = replace(examples, label_names=classes) if classes else examples
         warn_of_large_inputs(examples)
         count, owner, names, self._clusters = len(examples), None, (), None
         if "client" in arrays:
             numbers, found = number_clients(_column("client", arrays["client"], count), "client")
             owner, names = torch.from_numpy(numbers), tuple(found.tolist())
             if "cluster" in arrays:
-                self._clusters, self._cluster_names = cluster_per_example(
-                    arrays["cluster"], numbers, names, self.clusters
-                )
+                self._clusters, words = cluster_per_example(cluster, numbers, names)
+                self._cluster_names = clusters or words
         elif "cluster" in arrays:
             raise InputError("cluster is given without client, but only clients have clusters; give both")
-        if self.clusters and "cluster" not in arrays:
-            raise InputError(f"clusters is {list(self.clusters)}, but cluster is not given; leave clusters out")
-        pool = self._arrange(Pool(examples, count, owner, names, self.test == "last"), arrays)
-        self._note_dates(arrays.get("dates", ()), pool)
-        return pool
+        return self._arrange(Pool(examples, count, owner, names, self.test == "last"), arrays)
 
     def _arrange(self, pool: Pool, arrays: Mapping[str, Any]) -> Pool:
         """Numbers marked test examples last, or all examples in the order of time, if the arrays have either."""
@@ -157,9 +147,7 @@ class ArrayData(PooledDataModule):
         else:
             return pool
         if {"is_test", "time"} <= arrays.keys():
-            raise InputError(
-                "time and is_test are both given, and each says what is for testing; leave one of them out"
-            )
+            raise InputError("time and is_test both say which examples are for testing; leave one of them out")
         order = torch.from_numpy(np.argsort(keys, kind="stable"))
         examples = replace(pool.examples, inputs=pool.examples.inputs[order], labels=pool.examples.labels[order])
         owner = None if pool.owner is None else pool.owner[order]
@@ -168,17 +156,6 @@ class ArrayData(PooledDataModule):
             return replace(pool, examples=examples, num_train=int((~keys).sum()), owner=owner)
         self._times = self._times[order.numpy()]
         return replace(pool, examples=examples, owner=owner, is_ordered=True)
-
-    def _note_dates(self, names: Sequence[str], pool: Pool) -> None:
-        """Warns of columns of dates, which are left out, and of a random split, under which the future trains."""
-        future = "" if pool.is_ordered or pool.has_test else "; the split is at random, so rows of the future train"
-        if len(names):
-            warnings.warn(
-                f"{self.source}: column {str(names[0])!r} holds dates and is left out of the inputs{future}; give "
-                f"columns: {{time: {names[0]}}} to test on each client's last rows",
-                Notice,
-                stacklevel=2,
-            )
 
     def _partition(self, rng: np.random.Generator) -> Division:
         for option, test in {"test": self.test, "partition.test": getattr(self._chosen, "test", None)}.items():
@@ -226,14 +203,6 @@ def _require_arrays_or_source(arrays: Mapping[str, Any], source: object) -> None
         )
 
 
-def _order(option: str, values: Sequence[str | int] | None) -> tuple[str, ...]:
-    """Returns the values of `classes` or `clusters` as text. Raises InputError if one is given twice."""
-    names = tuple(map(str, values or ()))
-    if values is not None and (not names or len(set(names)) < len(names)):
-        raise InputError(f"{option} is {values}; give different values, such as [low, mid, high]")
-    return names
-
-
 def _note_ties(division: Division, times: np.ndarray) -> None:
     """Warns of clients with a training and a test example of the same time; `times` are those of all examples `[N]`."""
     both = (division.train.sizes.minimum(division.test.sizes) > 0).nonzero().flatten()
@@ -244,8 +213,7 @@ def _note_ties(division: Division, times: np.ndarray) -> None:
         shown = np.datetime_as_string(time, unit="auto") if before.dtype.kind == "M" else time
         warnings.warn(
             f"client {division.names[client] if division.names else client} has examples of the time {shown} both "
-            f"before and in its test data ({len(tied)} of {len(division.train)} clients have such ties); they keep the "
-            "order of the source",
+            f"before and in its test data (so have {len(tied)} clients); they keep the order of the source",
             Notice,
             stacklevel=3,
         )
@@ -272,18 +240,17 @@ def examples_of(
     scale: float | None = None,
     channels: str | None = None,
     input_names: tuple[str, ...] = (),
-    classes: tuple[str, ...] = (),
 ) -> Examples:
     """Checks arrays and makes examples of them; arguments as in `ArrayData`.
 
-    `input_names` are the names of a table's input columns; `classes` may be empty.
+    `input_names` are the names of a table's input columns.
     """
     inputs = torch.from_numpy(_numbers("x", x))
     if inputs.ndim < 2 or not inputs.numel():
         raise InputError(
             f"x has shape {tuple(inputs.shape)}; give [N, ...] with at least one example and one more axis"
         )
-    labels, num_labels, names = _labels(y, len(inputs), num_labels, classes)
+    labels, num_labels, names = _labels(y, len(inputs), num_labels)
     if scale is not None and not 0 < scale < float("inf"):
         raise InputError(f"scale is {scale}; give a number above 0, or null for 1/255 of uint8 and 1 of others")
     if not (good := inputs.isfinite().flatten(1).all(1)).all():
@@ -306,12 +273,8 @@ def examples_of(
     return Examples(inputs, labels, num_labels, scale, vocabulary=known, label_names=names, input_names=input_names)
 
 
-def _labels(
-    y: Any, count: int, num_labels: int | None, classes: tuple[str, ...]
-) -> tuple[Tensor, int, tuple[str, ...]]:
+def _labels(y: Any, count: int, num_labels: int | None) -> tuple[Tensor, int, tuple[str, ...]]:
     """Returns labels in their stored form, the number of classes (0 if they are not classes), and the labels' names."""
-    if classes and (y is None or as_array(y, "y").ndim != 1):
-        raise InputError(f"classes is {list(classes)}, but y is not a column of classes; leave classes out")
     if y is None:
         return torch.zeros(count, dtype=torch.int64), 0, ()
     column = as_array(y, "y")
@@ -322,9 +285,9 @@ def _labels(
             f"y has shape {column.shape} for {count} examples in x; give one label for each, [{count}], or several, "
             f"[{count}, L]"
         )
-    column, order = scalars(y, "y"), classes or categories_of(y)
-    if num_labels != 0 and (order or column.dtype.kind != "f"):
-        labels, size, names = classes_of(column, "y", num_labels, order=order)
+    column = scalars(y, "y")
+    if column.dtype.kind != "f" and num_labels != 0:
+        labels, size, names = classes_of(column, "y", num_labels)
         return torch.from_numpy(labels), size, names
     if column.dtype.kind not in "iufb":
         raise InputError(f"y holds {str(column[0])!r} and num_labels is 0, for numbers to predict; give numbers")
@@ -359,20 +322,18 @@ def _images(x: Tensor, channels: str | None) -> Tensor:
 
 
 def cluster_per_example(
-    cluster: Any, owner: np.ndarray, names: Sequence[object] | np.ndarray, order: tuple[str, ...] = ()
+    cluster: Any, owner: np.ndarray, names: Sequence[object] | np.ndarray
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Finds the true cluster of each example, int64 `[N]`, from clusters per example or per client.
 
     Args:
         owner: Client of each example, int64 `[N]`.
         names: Names of the clients.
-        order: All values of `cluster`, as text, in their order; empty = that of its categories, or ascending.
 
     Returns:
         the clusters, and the names of 0, 1, ... if they are words; empty for numbers.
     """
-    column = _column("cluster", cluster, len(owner), len(names))
-    values, words = labels_of(column, "cluster", order=order or categories_of(cluster))
+    values, words = labels_of(_column("cluster", cluster, len(owner), len(names)), "cluster")
     if values.min() < 0:
         raise InputError(f"cluster holds {values.min()}; give true clusters as integers from 0, or as words")
     if len(values) != len(owner):

@@ -17,31 +17,21 @@ from lit_cfl.errors import InputError, Notice
 _EXACT = 2**53  # smallest whole number that a float cannot tell from the next
 
 
-def labels_of(
-    values: Any, what: str, remedy: str = "number them", order: Sequence[str] = ()
-) -> tuple[np.ndarray, tuple[str, ...]]:
+def labels_of(values: Any, what: str, remedy: str = "number them") -> tuple[np.ndarray, tuple[str, ...]]:
     """Converts a column to labels, int64 `[N]`: whole numbers stay unchanged, words are numbered in ascending order.
 
     Args:
         values: Column, as for `scalars`.
         what: Name of the column, for errors.
         remedy: Remedy to name if a number is not whole.
-        order: All values that may occur, as text, in the order in which they are numbered; empty = as above.
 
     Returns:
-        the labels, and the names of 0, 1, ... if they are words or have an order; empty for numbers.
+        the labels, and the names of 0, 1, ... if they are words; empty for numbers.
 
     Raises:
-        InputError: a label is missing, is neither a whole number nor a word, or is not in `order`.
+        InputError: a label is missing, or is neither a whole number nor a word.
     """
     array = scalars(values, what)
-    if order:
-        found, index = np.unique(array.astype(np.str_), return_inverse=True)
-        if unknown := [name for name in found.tolist() if name not in order]:
-            raise InputError(
-                f"{what} holds {unknown[0]!r}, which is not one of {', '.join(order)}; add it, or fix the data"
-            )
-        return np.array([order.index(name) for name in found])[index], tuple(order)
     if array.dtype.kind == "U":
         labels, names = number_clients(array, what)
         return labels, tuple(names.tolist())
@@ -58,15 +48,30 @@ def categories_of(values: Any) -> tuple[str, ...]:
     return names if all(isinstance(name, str) for name in names) else ()
 
 
-def times_of(values: Any, what: str) -> np.ndarray:
-    """Converts a column of times to numbers or datetime64, which sort in the order of time `[N]`.
+def number_by(order: Sequence[str | int] | None, values: Any, what: str) -> tuple[Any, tuple[str, ...]]:
+    """Numbers the values of a column, as for `scalars`, by a given order, or by that of its categories.
 
-    Args:
-        values: Column, as for `scalars`: numbers, dates, or dates as text in ISO 8601.
-        what: Name of the column, for errors.
+    Returns:
+        the numbers, int64 `[N]`, and the values in their order, as text; without an order, the column unchanged.
 
     Raises:
-        InputError: a time is missing or cannot be read.
+        InputError: a value is not in the order, or occurs twice in it.
+    """
+    names = categories_of(values) if order is None else tuple(map(str, order))
+    if not names:
+        return values, ()
+    found, index = np.unique(scalars(values, what).astype(np.str_), return_inverse=True)
+    unknown = [name for name in found.tolist() if name not in names]
+    if unknown or len(set(names)) < len(names):
+        wrong = f"holds {unknown[0]!r}, which is not one" if unknown else "has a value twice in the list"
+        raise InputError(f"{what} {wrong} of {', '.join(names)}; fix the list, or the data")
+    return np.array([names.index(name) for name in found.tolist()])[index], names
+
+
+def times_of(values: Any, what: str) -> np.ndarray:
+    """Converts a column of times, as for `scalars`, to numbers or datetime64, which sort in the order of time `[N]`.
+
+    Times are numbers, dates, or dates as text in ISO 8601. Raises InputError if one is missing or cannot be read.
     """
     array = scalars(values, what)
     if array.dtype.kind != "U":
@@ -75,12 +80,13 @@ def times_of(values: Any, what: str) -> np.ndarray:
 
     numbers = pandas.to_numeric(pandas.Series(array), errors="coerce").to_numpy()
     if np.isfinite(numbers).all():
-        return numbers
+        return np.asarray(numbers)
     dates = dates_in(array)
-    if len(wrong := np.flatnonzero(np.isnat(dates))):
+    if (wrong := np.isnat(dates)).any():
+        row = int(wrong.argmax())
         raise InputError(
-            f"{what} holds {str(array[wrong[0]])!r} in row {wrong[0]} (from 0); give numbers, or dates such as "
-            "2024-03-05 or 2024-03-05 14:30"
+            f"{what} holds {str(array[row])!r} in row {row} (from 0); give numbers, or dates such as 2024-03-05 or "
+            "2024-03-05 14:30"
         )
     return dates
 
@@ -92,7 +98,8 @@ def dates_in(words: Any) -> np.ndarray:
     text = pandas.Series(words).astype(str).str.strip()
     text = text.where(text.str.match(r"\d"))  # pandas reads words such as "today", too
     dates = pandas.to_datetime(text, format="ISO8601", utc=True, errors="coerce")
-    return np.asarray(dates.dt.tz_localize(None).to_numpy())
+    plain: np.ndarray = dates.dt.tz_localize(None).to_numpy()
+    return plain
 
 
 def read_text(words: np.ndarray) -> np.ndarray:
@@ -198,11 +205,7 @@ def require_in_range(labels: np.ndarray, num_labels: int, what: str) -> np.ndarr
 
 
 def classes_of(
-    values: Any,
-    what: str,
-    num_labels: int | None = None,
-    names: Sequence[str] | None = None,
-    order: Sequence[str] = (),
+    values: Any, what: str, num_labels: int | None = None, names: Sequence[str] | None = None
 ) -> tuple[np.ndarray, int, tuple[str, ...]]:
     """Converts a column to classes.
 
@@ -211,12 +214,11 @@ def classes_of(
         what: Name of the column, for errors.
         num_labels: Number of classes; None = as many as are named, or the largest label + 1.
         names: Names of the classes if the source has them; the column then holds numbers.
-        order: See `labels_of`.
 
     Returns:
         the classes, int64 `[N]`, their number, and their names; empty for numbers.
     """
-    labels, words = labels_of(values, what, "give num_labels: 0 if the labels are numbers to predict", order)
+    labels, words = labels_of(values, what, "give num_labels: 0 if the labels are numbers to predict")
     names = words if names is None else names
     size = num_labels or len(names) or label_space(labels, what)
     return require_in_range(labels, size, what), size, pad_names(names, size)

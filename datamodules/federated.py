@@ -33,8 +33,7 @@ class FederatedDataModule(LightningDataModule, ABC):
 
     Args:
         shift: Changes of the clients' data over the rounds, in this order.
-        validation: Share of each client's training part set aside for validation, 0 to below 1; drawn at random, unless
-            the test examples are each client's last ones.
+        validation: Share of each client's training part set aside for validation, 0 to below 1.
         newcomers: Share of the clients that are held out of training and join after it, 0 to below 1.
         partition_seed: Seed of the partition, the validation part and the newcomers; None = the run's seed. Shifts are
             drawn from the run's seed alone.

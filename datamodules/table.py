@@ -37,9 +37,8 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
             names, and of a column `time`; None as the name of y = no labels.
 
     Returns:
-        x, float32 `[N, columns]`, from all other columns in their order, except for those of dates, with their names
-        in `input_names`; the names of columns of dates in `dates`; and y, client, cluster, is_test and time `[N]`, if
-        the file has them. A column of categories stays a pandas column.
+        x, float32 `[N, columns]`, from all other columns in their order but those of dates, with their names in
+        `input_names`; and y, client, cluster, is_test and time `[N]`, if the file has them; categories as in pandas.
 
     Raises:
         InputError: the file is not a table, lacks a column, or has a cell that is empty or is not a number.
@@ -63,17 +62,24 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
     numbers = inputs.apply(_to_numbers, comma=comma)
     dates = [name for name in numbers if numbers[name].isna().all() and not np.isnat(dates_in(inputs[name])).any()]
     numbers = numbers.drop(columns=dates)
+    if dates:
+        future = "" if {"time", "is_test"} & found.keys() else ", for under a random split rows of the future train"
+        warnings.warn(
+            f"{path}: column {dates[0]!r} holds dates and is no input; give columns: {{time: {dates[0]}}} to "
+            f"test on each client's last rows{future}",
+            Notice,
+            stacklevel=2,
+        )
     rule = "inputs must be finite numbers: fill such cells, drop their rows, or leave out or encode a column of words"
     sheet.require_good(~np.isfinite(numbers.astype(float)), _WHICH_COMMAS if comma == "," else rule)
-    columns_found = {role: table[name] for role, name in found.items()}
-    arrays = {role: one if categories_of(one) else one.to_numpy() for role, one in columns_found.items()}
+    arrays: dict[str, Any] = {role: table[name].to_numpy() for role, name in found.items()}
+    arrays |= {role: table[name] for role, name in found.items() if categories_of(table[name])}
     if sheet.is_text:
         arrays |= {role: read_text(arrays[role]) for role in ("y", "cluster") if role in arrays}
     if labels and arrays["y"].dtype.kind not in "iufb":
         arrays["y"] = _numbers_to_predict(sheet, labels[0], comma, arrays["y"])
     _note_ids(path, numbers, table[found["client"]] if "client" in found else None)
-    names_of_inputs = {"input_names": np.array(numbers.columns, dtype=str), "dates": np.array(dates, dtype=str)}
-    return {"x": numbers.to_numpy(np.float32), **names_of_inputs, **arrays}
+    return {"x": numbers.to_numpy(np.float32), "input_names": np.array(numbers.columns, dtype=str), **arrays}
 
 
 def _names_of_roles(columns: Mapping[str, str | None]) -> dict[str, str]:

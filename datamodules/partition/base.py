@@ -26,8 +26,7 @@ class Pool:
         num_train: Number of examples in the training part; the rest is the source's own test part, which may be empty.
         owner: Natural client of each example, int64 `[N]` from 0, or None if the source names none.
         names: Names of the natural clients, by number; empty = none.
-        is_ordered: Examples are in the order of time: a share of test or validation examples is each client's last
-            ones, instead of random ones.
+        is_ordered: Examples are in the order of time, so that a share of a client's examples is its last ones.
     """
 
     examples: Examples
