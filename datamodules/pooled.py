@@ -81,7 +81,8 @@ def join_divisions(divisions: Sequence[Division]) -> Division:
     clusters = torch.cat([one.true_clusters for one in divisions])
     named = any(one.names for one in divisions)
     names = tuple(name for one in divisions for name in one.names or [""] * len(one.train)) if named else ()
-    return Division(train, test, clusters, divisions[0].skew, names, is_ordered=divisions[0].is_ordered)
+    is_ordered = all(one.is_ordered for one in divisions)
+    return Division(train, test, clusters, divisions[0].skew, names, is_ordered=is_ordered)
 
 
 def _join(lists: Sequence[ClientIndex]) -> ClientIndex:
