@@ -213,7 +213,7 @@ def _note_ties(division: Division, times: np.ndarray) -> None:
         shown = np.datetime_as_string(time, unit="auto") if before.dtype.kind == "M" else time
         warnings.warn(
             f"client {division.names[client] if division.names else client} has examples of the time {shown} both "
-            f"before and in its test data (so have {len(tied)} clients); they keep the order of the source",
+            f"before and in its test data (clients with such ties: {len(tied)}), in the order of the source",
             Notice,
             stacklevel=3,
         )

@@ -63,10 +63,10 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
     dates = [name for name in numbers if numbers[name].isna().all() and not np.isnat(dates_in(inputs[name])).any()]
     numbers = numbers.drop(columns=dates)
     if dates:
-        future = "" if {"time", "is_test"} & found.keys() else ", for under a random split rows of the future train"
+        future = "" if {"time", "is_test"} & found.keys() else "; under a random split, rows of the future train"
         warnings.warn(
-            f"{path}: column {dates[0]!r} holds dates and is no input; give columns: {{time: {dates[0]}}} to "
-            f"test on each client's last rows{future}",
+            f"{path}: column {dates[0]!r} holds dates, which are no inputs{future}; give columns: {{time: "
+            f"{dates[0]}}} to test on each client's last rows",
             Notice,
             stacklevel=2,
         )
