@@ -25,7 +25,7 @@ def short_repr(of: Any) -> str:
 
 def shorten(line: str) -> str:
     """Leaves out the middle of a line of more than 120 characters."""
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 43]}...{line[-40:]}"
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 23]}...{line[-20:]}"
 
 
 def _brief(value: Any) -> str:
