@@ -12,6 +12,7 @@ from own_arrays import assert_refused, saved
 
 from lit_cfl.data import FederatedData
 from lit_cfl.datamodules import IID, ArrayData, Dirichlet, FederatedDataModule, LabelShifts, Natural
+from lit_cfl.datamodules.columns import times_of
 from lit_cfl.errors import Notice
 
 # "al" has the days 1 to 10, "bo" 11 to 15 and "cy" only 16; x is the day, and the rows are shuffled
@@ -68,6 +69,19 @@ def test_the_last_of_each_client_by_time_are_its_test_data_and_those_before_its_
         assert parts(data) == SPLIT
         assert data.examples.inputs.shape == (16, 1)
         assert torch.equal(data.examples.labels, data.examples.inputs[:, 0].long() % 2)
+
+
+def test_a_folder_of_clients_may_have_times(tmp_path: Path):
+    for client in ("al", "bo", "cy"):
+        mine = OWNERS == client
+        saved(tmp_path / f"{client}.npz", x=DAYS[mine, None].astype(float), y=DAYS[mine] % 2, time=DATES[mine])
+    assert parts(ArrayData(source=tmp_path, validation=0.25).federated(0)) == SPLIT
+
+
+def test_times_of_several_zones_are_compared_in_one():
+    zones = ["2024-03-05T01:00+02:00", "2024-03-04T23:30Z", "2024-03-04 23:15", "2024-03-04"]
+    assert np.argsort(times_of(zones, "time")).tolist() == [3, 0, 2, 1]
+    assert np.argsort(times_of(["10", "9", "1e1"], "time"), kind="stable").tolist() == [1, 0, 2]
 
 
 def test_without_a_time_the_order_of_the_source_counts():

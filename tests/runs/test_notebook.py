@@ -70,6 +70,7 @@ def test_rounds_that_are_stepped_through_by_hand_count_from_the_start_or_go_on()
     assert whole == [experiment.evaluate(r) for r in experiment]
 
 
+@pytest.mark.usefixtures("pictures")
 def test_runs_show_a_table_and_their_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     experiment = digits(algorithm=FedGroup(num_clusters=2, pretrain_scale=2, pretrain=Budget(5)), baseline=FedAvg())
