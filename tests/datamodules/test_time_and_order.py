@@ -73,7 +73,7 @@ def test_the_last_of_each_client_by_time_are_its_test_data_and_those_before_its_
 
 def test_a_folder_of_clients_may_have_times(tmp_path: Path):
     for client in ("al", "bo", "cy"):
-        mine = OWNERS == client
+        mine = client == OWNERS
         saved(tmp_path / f"{client}.npz", x=DAYS[mine, None].astype(float), y=DAYS[mine] % 2, time=DATES[mine])
     assert parts(ArrayData(source=tmp_path, validation=0.25).federated(0)) == SPLIT
 
