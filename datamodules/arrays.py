@@ -13,7 +13,7 @@ from torch import Tensor
 from lit_cfl.data import Division, Examples
 from lit_cfl.data.checks import require_several, warn_of_large_inputs
 from lit_cfl.data.npz import read_npz
-from lit_cfl.datamodules.columns import as_array, classes_of, labels_of, number_clients, scalars
+from lit_cfl.datamodules.columns import as_array, classes_of, labels_of, number_by, number_clients, scalars, times_of
 from lit_cfl.datamodules.partition import IID, Partition, Pool
 from lit_cfl.datamodules.partition.natural import Natural
 from lit_cfl.datamodules.pooled import PooledDataModule
@@ -22,14 +22,14 @@ from lit_cfl.datamodules.table import ENDINGS, read_table
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.storage.given_paths import describe_missing, expand_home
 
-KEYS = ("x", "y", "client", "cluster", "is_test")
+KEYS = ("x", "y", "client", "cluster", "is_test", "time")
 _TABLE = f"a table ({', '.join(ENDINGS)})"
 _LARGEST = np.iinfo(np.int64).max
 _KINDS = {"b": "integers", "i": "integers", "u": "integers", "f": "floats", "U": "words"}  # as for joining arrays
 
 
 class ArrayData(PooledDataModule):
-    """Your own arrays: x, y, and optionally the client, the true cluster and the part of each example.
+    """Your own arrays: x, y, and optionally the client, the true cluster, the part and the time of each example.
 
     `client` names the clients; without it there are ten of equal size, or those of `partition`.
 
@@ -42,17 +42,22 @@ class ArrayData(PooledDataModule):
         x: Inputs `[N, ...]`: a NumPy array, a torch tensor or lists, copied only if necessary.
             `[N, channels, height, width]` are images, and so are uint8 `[N, height, width]`. Other integers are
             numbers, or token ids if the net has an embedding.
-        y: Labels `[N]`, integers from 0, or words, which are numbered in ascending order; or floats `[N]`, the numbers
-            to predict; or several labels per example `[N, L]`, each 0 or 1 (bool, integers or floats; values between
-            are soft labels); None = no labels. The task must accept them.
+        y: Labels `[N]`, integers from 0, or words, which are numbered in ascending order, or in that of their pandas
+            categories; or floats `[N]`, the numbers to predict; or several labels per example `[N, L]`, each 0 or 1
+            (bool, integers or floats; values between are soft labels); None = no labels. The task must accept them.
         client: Client of each example `[N]`, numbers or words; clients are numbered in ascending order.
         cluster: True clusters, for scoring only: one per example `[N]`, or one per client in that order; integers from
-            0, or words.
-        is_test: True (or 1) for test examples, False (or 0) for others `[N]`, such as the last days of each client;
-            examples are then numbered with the test examples last. None = test examples are drawn at random.
-        source: File or folder that replaces x, y, client, cluster and is_test.
+            0, or words, numbered as those of y.
+        is_test: True (or 1) for test examples, False (or 0) for others `[N]`; examples are then numbered with the test
+            examples last. None = `test` decides.
+        time: Time of each example `[N]`, numbers or dates (as text: 2024-03-05, 2024-03-05 14:30). Each client's last
+            examples are then its test data, and the last of the others its validation data, so that nothing is trained
+            on the future; examples are numbered in the order of time. Ties stay in the order of the source.
+        source: File or folder that replaces x, y, client, cluster, is_test and time.
         columns: Names of the columns y, client, cluster and is_test in a table that names them differently, such as
-            `{y: label, client: user}`; `y: null` = no labels.
+            `{y: label, client: user}`, and of a column of times, `{time: date}`; `y: null` = no labels.
+        classes: All values of y, in the order in which they are numbered, such as [low, mid, high]; null = ascending.
+        clusters: The same for the values of cluster.
         num_labels: Size of the label space; 0 = labels are numbers to predict, also if they are integers; null = the
             largest label + 1, or 0 if labels are floats.
         vocabulary: Number of token ids; inputs are then 0 to `vocabulary - 1`, whatever the net. null = integer inputs
@@ -61,8 +66,9 @@ class ArrayData(PooledDataModule):
         channels: Place of the channel axis in four-dimensional x, `first` or `last`; null = whichever of the two has
             size 1 or 3.
         skew_kind: Known difference between clusters of clients: `feature`, `label`, or `other`.
-        test: Share of each client's examples kept for testing, drawn at random, 0 to below 1; null = 0.2. A `partition`
-            has its own.
+        test: Share of each client's examples kept for testing, 0 to below 1, drawn at random unless `time` is given;
+            null = 0.2. `last`: 0.2, the last ones in the order of the source; and so is validation. A `partition` has
+            its own share.
         partition: Rule that divides the examples among clients, instead of the natural clients and `test`.
         skew: Further differences between clusters of clients, as in `PooledDataModule`.
         options: Options of `PooledDataModule`.
@@ -75,15 +81,18 @@ class ArrayData(PooledDataModule):
         client: Any = None,
         cluster: Any = None,
         is_test: Any = None,
+        time: Any = None,
         *,
         source: str | Path | None = None,
         columns: dict[str, str | None] | None = None,
+        classes: list[str | int] | None = None,
+        clusters: list[str | int] | None = None,
         num_labels: int | None = None,
         vocabulary: int | None = None,
         scale: float | None = None,
         channels: Literal["first", "last"] | None = None,
         skew_kind: Literal["feature", "label", "other"] = "other",
-        test: float | None = None,
+        test: float | Literal["last"] | None = None,
         partition: Partition | None = None,
         skew: Skew | Sequence[Skew] = (),
         **options: Any,
@@ -93,47 +102,72 @@ class ArrayData(PooledDataModule):
             raise InputError(f"num_labels is {num_labels}; give 1 or more, 0 for numbers to predict, or null")
         if vocabulary is not None and vocabulary < 1:
             raise InputError(f"vocabulary is {vocabulary}; give 1 or more, or null")
-        arrays = dict(zip(KEYS, (x, y, client, cluster, is_test), strict=True))
+        arrays = dict(zip(KEYS, (x, y, client, cluster, is_test, time), strict=True))
         self.arrays = {name: array for name, array in arrays.items() if array is not None}
         _require_arrays_or_source(self.arrays, source)
         if columns and not _is_table(Path(source or "")):
             raise InputError(f"columns is {columns}, but source is {source}; give {_TABLE}, or leave columns out")
         self.source, self.num_labels, self.scale, self.channels = source, num_labels, scale, channels
         self.columns, self.vocabulary, self.test, self.skew_kind = columns or {}, vocabulary, test, skew_kind
+        self.classes, self.clusters = classes, clusters
         self._chosen = partition
 
     def pool(self) -> Pool:
         arrays = self.arrays if self.source is None else read_source(expand_home(self.source), self.columns)
         # column names from a table or a DataFrame
         columns = tuple(map(str, arrays.get("input_names", getattr(arrays["x"], "columns", ()))))
-        options = self.num_labels, self.vocabulary, self.scale, self.channels
-        examples = examples_of(arrays["x"], arrays.get("y"), *options, columns)
+        y, classes = number_by(self.classes, arrays.get("y"), "y")
+        cluster, clusters = number_by(self.clusters, arrays.get("cluster"), "cluster")
+        num_labels = len(classes) if classes else self.num_labels
+        if classes and self.num_labels not in (None, num_labels):
+            raise InputError(
+                f"y has {num_labels} classes ({', '.join(classes)}); leave out num_labels: {self.num_labels}"
+            )
+        examples = examples_of(arrays["x"], y, num_labels, self.vocabulary, self.scale, self.channels, columns)
+        examples = replace(examples, label_names=classes) if classes else examples
         warn_of_large_inputs(examples)
         count, owner, names, self._clusters = len(examples), None, (), None
         if "client" in arrays:
             numbers, found = number_clients(_column("client", arrays["client"], count), "client")
             owner, names = torch.from_numpy(numbers), tuple(found.tolist())
             if "cluster" in arrays:
-                self._clusters, self._cluster_names = cluster_per_example(arrays["cluster"], numbers, names)
+                self._clusters, words = cluster_per_example(cluster, numbers, names)
+                self._cluster_names = clusters or words
         elif "cluster" in arrays:
             raise InputError("cluster is given without client, but only clients have clusters; give both")
-        if "is_test" not in arrays:
-            return Pool(examples, count, owner, names)
-        marks = _marks(_column("is_test", arrays["is_test"], count))
-        order = torch.from_numpy(np.argsort(marks, kind="stable"))  # test examples are last
-        examples = replace(examples, inputs=examples.inputs[order], labels=examples.labels[order])
+        return self._arrange(Pool(examples, count, owner, names, self.test == "last"), arrays)
+
+    def _arrange(self, pool: Pool, arrays: Mapping[str, Any]) -> Pool:
+        """Numbers marked test examples last, or all examples in the order of time, if the arrays have either."""
+        count, self._times = pool.num_train, None
+        if "time" in arrays:
+            keys = self._times = times_of(_column("time", arrays["time"], count), "time")
+        elif "is_test" in arrays:
+            keys = _marks(_column("is_test", arrays["is_test"], count))
+        else:
+            return pool
+        if {"is_test", "time"} <= arrays.keys():
+            raise InputError("time and is_test both say which examples are for testing; leave one of them out")
+        order = torch.from_numpy(np.argsort(keys, kind="stable"))
+        examples = replace(pool.examples, inputs=pool.examples.inputs[order], labels=pool.examples.labels[order])
+        owner = None if pool.owner is None else pool.owner[order]
         self._clusters = None if self._clusters is None else self._clusters[order]
-        return Pool(examples, int((~marks).sum()), None if owner is None else owner[order], names)
+        if self._times is None:
+            return replace(pool, examples=examples, num_train=int((~keys).sum()), owner=owner)
+        self._times = self._times[order.numpy()]
+        return replace(pool, examples=examples, owner=owner, is_ordered=True)
 
     def _partition(self, rng: np.random.Generator) -> Division:
         for option, test in {"test": self.test, "partition.test": getattr(self._chosen, "test", None)}.items():
-            if self._pool.has_test and isinstance(test, float | int):
+            if self._pool.has_test and (isinstance(test, float | int) or test == "last"):
                 raise InputError(
                     f"{option} is {test}, but is_test says which examples are for testing; leave one of them out"
                 )
         self.partition = self._chosen or self._usual_partition()
         division = super()._partition(rng)
         division = replace(division, skew=skew_name(division.skew, self.skew_kind))
+        if self._times is not None:
+            _note_ties(division, self._times)
         if self._clusters is None:
             return division
         # true clusters are computed from the examples, since a partition may leave out or renumber clients
@@ -143,7 +177,7 @@ class ArrayData(PooledDataModule):
 
     def _usual_partition(self) -> Partition:
         """Returns the partition that is used if none is chosen."""
-        share = 0.2 if self.test is None else self.test
+        share = 0.2 if self.test is None or self.test == "last" else self.test
         if self._pool.owner is not None:
             return Natural(test="own" if self._pool.has_test else share)
         if self._pool.has_test:
@@ -166,6 +200,22 @@ def _require_arrays_or_source(arrays: Mapping[str, Any], source: object) -> None
         raise InputError(
             f"{given or 'nothing'} given; give x, and y if you have it, or the path of a source alone: {_TABLE}, a "
             ".npz, or a folder of .npz"
+        )
+
+
+def _note_ties(division: Division, times: np.ndarray) -> None:
+    """Warns of clients with a training and a test example of the same time; `times` are those of all examples `[N]`."""
+    both = (division.train.sizes.minimum(division.test.sizes) > 0).nonzero().flatten()
+    last, first = division.train.select(both), division.test.select(both)
+    before, after = times[last.values[last.starts + last.sizes - 1]], times[first.values[first.starts]]
+    if len(tied := np.flatnonzero(before == after)):
+        time, client = before[tied[0]], int(both[tied[0]])
+        shown = np.datetime_as_string(time, unit="auto") if before.dtype.kind == "M" else time
+        warnings.warn(
+            f"client {division.names[client] if division.names else client} has examples of the time {shown} both "
+            f"before and in its test data (clients with such ties: {len(tied)}), in the order of the source",
+            Notice,
+            stacklevel=3,
         )
 
 
@@ -359,7 +409,7 @@ def read_source(source: Path, columns: Mapping[str, str | None]) -> Mapping[str,
     for file, part in zip(files, parts, strict=True):
         _require_alike(file, part, parts[0])
     sizes = [len(part["x"]) for part in parts]
-    names = [name for name in ("x", "y", "is_test") if name in parts[0]]
+    names = [name for name in ("x", "y", "is_test", "time") if name in parts[0]]
     joined: dict[str, np.ndarray] = {name: np.concatenate([part[name] for part in parts]) for name in names}
     joined["client"] = np.repeat([file.stem for file in files], sizes)
     if "cluster" in parts[0]:

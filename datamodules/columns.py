@@ -42,6 +42,66 @@ def labels_of(values: Any, what: str, remedy: str = "number them") -> tuple[np.n
     return array.astype(np.int64), ()
 
 
+def categories_of(values: Any) -> tuple[str, ...]:
+    """Returns the categories of a pandas column of words, in their order; empty for any other column."""
+    names = tuple(getattr(getattr(values, "dtype", None), "categories", ()))
+    return names if all(isinstance(name, str) for name in names) else ()
+
+
+def number_by(order: Sequence[str | int] | None, values: Any, what: str) -> tuple[Any, tuple[str, ...]]:
+    """Numbers the values of a column, as for `scalars`, by a given order, or by that of its categories.
+
+    Returns:
+        the numbers, int64 `[N]`, and the values in their order, as text; without an order, the column unchanged.
+
+    Raises:
+        InputError: a value is not in the order, or occurs twice in it.
+    """
+    names = categories_of(values) if order is None else tuple(map(str, order))
+    if not names:
+        return values, ()
+    found, index = np.unique(scalars(values, what).astype(np.str_), return_inverse=True)
+    unknown = [name for name in found.tolist() if name not in names]
+    if unknown or len(set(names)) < len(names):
+        wrong = f"holds {unknown[0]!r}, which is not one" if unknown else "has a value twice in the list"
+        raise InputError(f"{what} {wrong} of {', '.join(names)}; fix the list, or the data")
+    return np.array([names.index(name) for name in found.tolist()])[index], names
+
+
+def times_of(values: Any, what: str) -> np.ndarray:
+    """Converts a column of times, as for `scalars`, to numbers or datetime64, which sort in the order of time `[N]`.
+
+    Times are numbers, dates, or dates as text in ISO 8601. Raises InputError if one is missing or cannot be read.
+    """
+    array = scalars(values, what)
+    if array.dtype.kind != "U":
+        return array
+    import pandas  # takes most of a second, and few columns need it
+
+    numbers = pandas.to_numeric(pandas.Series(array), errors="coerce").to_numpy()
+    if np.isfinite(numbers).all():
+        return np.asarray(numbers)
+    dates = dates_in(array)
+    if (wrong := np.isnat(dates)).any():
+        row = int(wrong.argmax())
+        raise InputError(
+            f"{what} holds {str(array[row])!r} in row {row} (from 0); give numbers, or dates such as 2024-03-05 or "
+            "2024-03-05 14:30"
+        )
+    return dates
+
+
+def dates_in(words: Any) -> np.ndarray:
+    """Reads dates in ISO 8601, datetime64 `[N]` in UTC; NaT for anything else."""
+    import pandas
+
+    text = pandas.Series(words).astype(str).str.strip()
+    text = text.where(text.str.match(r"\d"))  # pandas reads words such as "today", too
+    dates = pandas.to_datetime(text, format="ISO8601", utc=True, errors="coerce")
+    plain: np.ndarray = dates.dt.tz_localize(None).to_numpy()
+    return plain
+
+
 def read_text(words: np.ndarray) -> np.ndarray:
     """Reads a column of labels or true clusters from a text file: as numbers, unless that would merge two spellings.
 

@@ -98,7 +98,8 @@ class FederatedDataModule(LightningDataModule, ABC):
         seed = seed if self.partition_seed is None else self.partition_seed
         division = self.divide(self.examples, _rng(seed, "partition"))
         require_division(division, self.examples, type(self).__name__)
-        train, validation = split_each(division.train, self.validation, _rng(seed, "validation"), "validation")
+        rng = _rng(seed, "validation")
+        train, validation = split_each(division.train, self.validation, rng, "validation", division.is_ordered)
         data = FederatedData(self.examples, train, validation, division.test, division.true_clusters, division.skew)
         names, cluster_names = (tuple(map(str, one)) for one in (division.names, division.cluster_names))
         data = replace(data, partition_seed=seed, names=names, cluster_names=cluster_names)

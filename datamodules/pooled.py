@@ -72,7 +72,7 @@ class PooledDataModule(FederatedDataModule, ABC):
         return apply_views(replace(division, skew=name), views, num_views, len(examples))
 
     def _partition(self, rng: np.random.Generator) -> Division:
-        return self.partition.divide(self._pool, rng)
+        return replace(self.partition.divide(self._pool, rng), is_ordered=self._pool.is_ordered)
 
 
 def join_divisions(divisions: Sequence[Division]) -> Division:
@@ -81,7 +81,8 @@ def join_divisions(divisions: Sequence[Division]) -> Division:
     clusters = torch.cat([one.true_clusters for one in divisions])
     named = any(one.names for one in divisions)
     names = tuple(name for one in divisions for name in one.names or [""] * len(one.train)) if named else ()
-    return Division(train, test, clusters, divisions[0].skew, names)
+    is_ordered = all(one.is_ordered for one in divisions)
+    return Division(train, test, clusters, divisions[0].skew, names, is_ordered=is_ordered)
 
 
 def _join(lists: Sequence[ClientIndex]) -> ClientIndex:

@@ -1,4 +1,4 @@
-"""Reads a table (.csv, .tsv, .txt, .parquet, .xlsx): labels, clients, true clusters, test marks, columns of numbers."""
+"""Reads a table (.csv, .tsv, .txt, .parquet, .xlsx): labels, clients, true clusters, test marks, times, numbers."""
 
 import csv
 import re
@@ -11,14 +11,14 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from lit_cfl.datamodules.columns import read_text
+from lit_cfl.datamodules.columns import categories_of, dates_in, read_text
 from lit_cfl.errors import InputError, Notice, suggest
 from lit_cfl.storage.given_paths import describe_missing
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-ROLES = ("y", "client", "cluster", "is_test")
+ROLES = ("y", "client", "cluster", "is_test", "time")
 ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".xlsx")
 _NUMBER = r"[-+]?[\d,]*\.?\d*([eE][-+]?\d+)?"
 _THOUSANDS = r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?"
@@ -34,11 +34,11 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
     Args:
         path: Path of the file.
         columns: Names of the columns `y` (labels, required), `client`, `cluster` and `is_test`, if they have other
-            names; None as the name of y = no labels.
+            names, and of a column `time`; None as the name of y = no labels.
 
     Returns:
-        x, float32 `[N, columns]`, from all other columns in their order, with their names in `input_names`; and y,
-        client, cluster and is_test `[N]`, if the file has them.
+        x, float32 `[N, columns]`, from all other columns in their order but those of dates, with their names in
+        `input_names`; and y, client, cluster, is_test and time `[N]`, if the file has them; categories as in pandas.
 
     Raises:
         InputError: the file is not a table, lacks a column, or has a cell that is empty or is not a number.
@@ -60,20 +60,32 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
     labels = [table[found["y"]]] if "y" in found else []
     comma = _replacement_of_commas([*(inputs[name] for name in inputs), *labels], sheet.separator)
     numbers = inputs.apply(_to_numbers, comma=comma)
+    dates = [name for name in numbers if numbers[name].isna().all() and not np.isnat(dates_in(inputs[name])).any()]
+    numbers = numbers.drop(columns=dates)
+    if dates:
+        future = "" if {"time", "is_test"} & found.keys() else "; under a random split, rows of the future train"
+        warnings.warn(
+            f"{path}: column {dates[0]!r} holds dates, which are no inputs{future}; give columns: {{time: "
+            f"{dates[0]}}} to test on each client's last rows",
+            Notice,
+            stacklevel=2,
+        )
     rule = "inputs must be finite numbers: fill such cells, drop their rows, or leave out or encode a column of words"
     sheet.require_good(~np.isfinite(numbers.astype(float)), _WHICH_COMMAS if comma == "," else rule)
-    arrays = {role: table[name].to_numpy() for role, name in found.items()}
+    arrays: dict[str, Any] = {role: table[name].to_numpy() for role, name in found.items()}
+    arrays |= {role: table[name] for role, name in found.items() if categories_of(table[name])}
     if sheet.is_text:
         arrays |= {role: read_text(arrays[role]) for role in ("y", "cluster") if role in arrays}
     if labels and arrays["y"].dtype.kind not in "iufb":
         arrays["y"] = _numbers_to_predict(sheet, labels[0], comma, arrays["y"])
     _note_ids(path, numbers, table[found["client"]] if "client" in found else None)
-    return {"x": numbers.to_numpy(np.float32), "input_names": np.array(inputs.columns, dtype=str), **arrays}
+    return {"x": numbers.to_numpy(np.float32), "input_names": np.array(numbers.columns, dtype=str), **arrays}
 
 
 def _names_of_roles(columns: Mapping[str, str | None]) -> dict[str, str]:
     """Returns the column of each role. Raises InputError for an unknown role, or two roles of one column."""
-    names = {role: name for role in ROLES if (name := columns.get(role, role)) is not None}
+    usual = {role: role for role in ROLES if role != "time"}  # a column of this name may be an input
+    names = {role: name for role, name in (usual | dict(columns)).items() if name is not None}
     if not columns.keys() <= {*ROLES} or len(set(names.values())) < len(names):
         raise InputError(
             f"columns is {dict(columns)}; it takes {', '.join(ROLES)}, each with the name of a column of its own, such "

@@ -33,12 +33,15 @@ from lit_cfl.engines.fingerprint import CONSTANTS, digest_of_constants, digest_o
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import REFERENCE, EngineOption, Plan, PlanOptions, Precision, set_up_torch
 from lit_cfl.engines.task_protocol import TaskFactory, require_mixing
-from lit_cfl.errors import InputError, name_clients
-from lit_cfl.evaluation import EvaluationPlan
+from lit_cfl.errors import InputError, name_clients, note_on_error
+from lit_cfl.evaluation import Evaluation, EvaluationPlan, evaluate
 from lit_cfl.local_work import per_client
+from lit_cfl.metric_names import RATE, Row
+from lit_cfl.notebook import short_repr
 from lit_cfl.options import FROM_0, FROM_1, PART, bounded, require_options
 from lit_cfl.pictures.options import Pictures
 from lit_cfl.rounds import Cohorts, Round, SelectionRule, note_late_clustering, rounds
+from lit_cfl.run_totals import RunTotals, costs_row, traffic_row
 from lit_cfl.storage.given_paths import require_folder_name
 from lit_cfl.tracking.options import Tracking
 
@@ -74,8 +77,8 @@ class Experiment:
 
     Iterating runs it round by round under the first seed and writes nothing:
 
-        for r in Experiment(...):
-            print(r.number, r.info.loss)
+        for r in (experiment := Experiment(...)):
+            print(r.number, r.info.loss, experiment.evaluate(r)["test/weighted_accuracy"])
 
     `lit_cfl.run(experiment, path)` makes a run directory instead, as `lit-cfl run` does.
 
@@ -137,6 +140,8 @@ class Experiment:
     pictures: Pictures = Pictures()
     plan: PlanOptions | None = None
 
+    __repr__ = short_repr
+
     def __post_init__(self) -> None:
         require_options(self)
         for name, value in vars(self).items():
@@ -163,7 +168,16 @@ class Experiment:
                 object.__setattr__(self, name, with_personal_layers(sharing, self.personal))
 
     def __iter__(self) -> Iterator[Round]:
-        return self.prepare(self.seeds[0]).rounds()
+        prepared = self.prepare(self.seeds[0])
+        vars(self)["_iterated"] = prepared  # for `evaluate`
+        return prepared.rounds()
+
+    def evaluate(self, r: Round) -> Row:
+        """Evaluates a round of the latest iteration over this experiment, as `PreparedRun.evaluate` does."""
+        if "_iterated" not in vars(self):
+            raise InputError("this experiment runs no rounds; evaluate inside `for r in experiment: ...`")
+        row: Row = vars(self)["_iterated"].evaluate(r)
+        return row
 
     def prepare(self, seed: int, report: Report = ignore_activity, plan: Plan | None = None) -> "PreparedRun":
         """Loads the data and builds the engine for one seed.
@@ -313,7 +327,7 @@ def content_for_processes(experiment: Experiment) -> dict[str, Any]:
     return content
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class PreparedRun:
     """An experiment with its data loaded and its engine built, for one seed.
 
@@ -323,6 +337,7 @@ class PreparedRun:
         data: Data of all clients.
         engine: Engine that trains and scores them.
         cohorts: Cohort of each round.
+        totals: Counts over the rounds that have run.
     """
 
     experiment: Experiment
@@ -330,6 +345,9 @@ class PreparedRun:
     data: FederatedData
     engine: Engine
     cohorts: Cohorts
+    totals: RunTotals = field(default_factory=RunTotals)
+
+    __repr__ = short_repr
 
     def rounds(self, after: Round | None = None) -> Iterator[Round]:
         """Runs the rounds and yields each, from the start or after a given round."""
@@ -343,9 +361,41 @@ class PreparedRun:
             shifts=self.experiment.data.shift,
             after=after,
         )
+        self.totals = RunTotals() if after is None else self.totals
         del after  # otherwise the next round could not free its state
         with name_clients(self.data.names):
-            yield from completed
+            yield from map(self._count, completed)  # `map` keeps no round, so that its state can be freed
+
+    def _count(self, r: Round) -> Round:
+        self.totals.count(r)
+        self.totals.compare(r, self.experiment.algorithm, self.experiment.tracking.snapshots_every)
+        return r
+
+    def evaluate(self, r: Round) -> Row:
+        """Evaluates the round that `rounds` has just yielded, once.
+
+        Returns:
+            its row of `metrics.csv` without times; unknown values are missing or nan. Churn and counts of skipped or
+            shifted clients are those since the round evaluated before.
+        """
+        return self.row(r, self.score(r))
+
+    def score(self, r: Round) -> Evaluation:
+        """Scores the models of a round."""
+        given = (self.experiment.algorithm, r.state, self.engine, r.data, self.experiment.evaluation)
+        with note_on_error(lambda: f"in the evaluation of round {r.number}"):
+            evaluation = evaluate(*given, round=r.index, before=self.totals.members)
+        self.totals.take(r, evaluation, self.experiment.tracking.snapshots_every)
+        return evaluation
+
+    def row(self, r: Round, evaluation: Evaluation) -> Row:
+        """Builds the row of a scored round, and starts new counts."""
+        sent = self.experiment.algorithm.sent_columns(self.engine.layout)
+        mib = sent * self.engine.plan.dtype.itemsize / 2**20
+        row: Row = {"round": r.number, "train/loss": r.info.loss} | evaluation.metrics | r.info.scores
+        rates = self.engine.rates(r.index)
+        row |= {} if rates is None else {RATE: rates[0]}
+        return row | traffic_row(r, mib) | costs_row(r) | self.totals.row(bool(self.experiment.data.shift))
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:

@@ -15,6 +15,7 @@ from lit_cfl.data import FederatedData
 from lit_cfl.data.shift import Shift, ShiftLog, apply_shifts
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.local_work import LocalCosts, LocalWork
+from lit_cfl.notebook import short_repr
 from lit_cfl.seeds import derive, generator
 
 SelectionRule = Literal["uniform", "round_robin_first"]
@@ -113,6 +114,8 @@ class Round:
     traffic: Traffic
     moves: tuple[ShiftLog, ...] = ()
     costs: LocalCosts = field(default_factory=LocalCosts)
+
+    __repr__ = short_repr
 
     @property
     def number(self) -> int:

@@ -21,7 +21,7 @@ from lit_cfl.errors import InputError, Notice
 from lit_cfl.evaluation import Evaluation
 from lit_cfl.metric_names import METRICS, higher_is_better
 from lit_cfl.rounds import Round, Traffic
-from lit_cfl.runs.run_totals import RunTotals
+from lit_cfl.run_totals import RunTotals
 from lit_cfl.scores import ACCURACY, CLASSIFIER, Score, describe_scores, read_scores, scores_of
 from lit_cfl.tasks import Classification, MultiLabel, NextToken, Regression
 from lit_cfl.tasks.named_scores import OF_CLASSES

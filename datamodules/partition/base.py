@@ -26,12 +26,14 @@ class Pool:
         num_train: Number of examples in the training part; the rest is the source's own test part, which may be empty.
         owner: Natural client of each example, int64 `[N]` from 0, or None if the source names none.
         names: Names of the natural clients, by number; empty = none.
+        is_ordered: Examples are in the order of time, so that a share of a client's examples is its last ones.
     """
 
     examples: Examples
     num_train: int
     owner: Tensor | None = None
     names: tuple[str, ...] = ()
+    is_ordered: bool = False
 
     @property
     def labels(self) -> Tensor:
@@ -106,7 +108,7 @@ class PartitionWithTestRule(Partition):
             labels, num_labels = torch.zeros(len(labels), dtype=torch.int64), 1  # all examples count as one label
         if isinstance(test, float | int):
             whole = self._check_shares(labels[: pool.num_train] if self.only_train else labels, num_labels, rng)
-            train, own = split_each(whole, float(test), rng)
+            train, own = split_each(whole, float(test), rng, last=pool.is_ordered)
             return self._division(train, own, self.clusters(whole, num_labels))
         of_train, of_test = labels[: pool.num_train], labels[pool.num_train :]
         require_trained(of_train, of_test)
@@ -133,14 +135,15 @@ class PartitionWithTestRule(Partition):
 
 
 def split_each(
-    index: ClientIndex, share: float, rng: np.random.Generator, name: str = "test"
+    index: ClientIndex, share: float, rng: np.random.Generator, name: str = "test", last: bool = False
 ) -> tuple[ClientIndex, ClientIndex]:
-    """Splits off a random share of each client's examples. Warns if the share rounds to 0 for all clients.
+    """Splits off a share of each client's examples, at random. Warns if the share rounds to 0 for all clients.
 
     Args:
         index: Index of each client.
         share: Share to split off, 0 to below 1: round(share * n) of n examples, but never all of them.
         name: Name of the option that sets the share.
+        last: Split off the examples with the highest numbers, instead of random ones.
 
     Returns:
         the remaining examples, and those split off, of each client.
@@ -148,10 +151,12 @@ def split_each(
     require_share("the share of each client's examples", share)
     if share == 0:
         return index, ClientIndex.empty(len(index))
-    mixed = shuffle_lists(index, rng)
+    mixed = _arrange_lists(index, index.entries.argsort()) if last else shuffle_lists(index, rng)
     taken = (share * mixed.sizes.double()).round().long().minimum(mixed.sizes - 1).clamp(min=0)
     if not taken.any():
         warnings.warn(f"{name} is {share}, {explain_empty_share(mixed.sizes)}", Notice, stacklevel=3)
+    if last:
+        return mixed.first(mixed.sizes - taken).pack(), mixed.after(mixed.sizes - taken).pack()
     return mixed.after(taken).pack(), mixed.first(taken).pack()
 
 
@@ -164,8 +169,12 @@ def explain_empty_share(sizes: Tensor) -> str:
 
 def shuffle_lists(index: ClientIndex, rng: np.random.Generator) -> ClientIndex:
     """Shuffles the order of the examples within each list."""
-    draws = torch.from_numpy(rng.permutation(len(index.entries)))
-    order = draws[index.owners[draws].argsort(stable=True)]
+    return _arrange_lists(index, torch.from_numpy(rng.permutation(len(index.entries))))
+
+
+def _arrange_lists(index: ClientIndex, order: Tensor) -> ClientIndex:
+    """Arranges the examples within each list in the order of these positions in `entries`, int64 `[M]`."""
+    order = order[index.owners[order].argsort(stable=True)]
     return ClientIndex.from_sizes(index.entries[order], index.sizes)
 
 

@@ -49,7 +49,7 @@ class Natural(Partition):
         clients = draw_owners(train.sizes, test.sizes, self.min_examples, self.max_clients, rng)
         train, test = train.select(clients).pack(), test.select(clients).pack()
         if isinstance(share, float | int):
-            train, test = split_each(train, float(share), rng)
+            train, test = split_each(train, float(share), rng, last=pool.is_ordered)
         names = tuple(np.array(pool.names)[clients.numpy()].tolist()) if pool.names else ()
         return Division(train, test, torch.full((len(clients),), -1), self.skew, names)
 

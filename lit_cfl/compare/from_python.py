@@ -12,6 +12,7 @@ from lit_cfl.compare.tables import read_notes
 from lit_cfl.config.words import require_words
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment, content_for_processes
+from lit_cfl.notebook import MAIN, as_html, short_repr
 from lit_cfl.progress.screen import Screen
 from lit_cfl.storage.csv_log import read_frame
 
@@ -28,6 +29,11 @@ class ComparisonTables:
     """
 
     path: Path
+
+    __repr__ = short_repr
+
+    def _repr_html_(self) -> str:
+        return as_html(self, self.results.filter(regex=MAIN), self.path)
 
     @cached_property
     def results(self) -> "DataFrame":

@@ -19,6 +19,7 @@ from lit_cfl.data.image_transforms import blur_images, rotate_images
 from lit_cfl.devices import send
 from lit_cfl.errors import InputError
 from lit_cfl.keyed_random import draw_keyed_normal
+from lit_cfl.notebook import short_repr
 
 LabelKind = Literal["classes", "multi-label", "numbers", "none"]
 
@@ -159,6 +160,8 @@ class Examples:
     label_names: tuple[str, ...] = ()
     augment: AugmentFunction | None = None
     input_names: tuple[str, ...] = ()
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         for name in ("inputs", "labels"):  # a gradient beyond the examples would join all mini-batches

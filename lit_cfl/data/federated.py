@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lit_cfl.data.examples import Examples
 from lit_cfl.data.index import ClientIndex
+from lit_cfl.notebook import short_repr
 
 _LISTS = ("train", "validation", "test", "withheld")
 _PARTS = ("values", "starts", "sizes")
@@ -32,6 +33,7 @@ class Division:
             both, for none, and if it is unknown.
         names: Names of the clients in the source; empty = none.
         cluster_names: Names of the true clusters 0, 1, ... in the source; empty = none.
+        is_ordered: Examples are in the order of time, so that validation examples are the last ones for training.
     """
 
     train: ClientIndex
@@ -40,6 +42,7 @@ class Division:
     skew: str = "other"
     names: tuple[str, ...] = ()
     cluster_names: tuple[str, ...] = ()
+    is_ordered: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +77,8 @@ class FederatedData:
     partition_seed: int | None = None
     names: tuple[str, ...] = ()
     cluster_names: tuple[str, ...] = ()
+
+    __repr__ = short_repr
 
     @property
     def num_clients(self) -> int:

@@ -7,6 +7,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from lit_cfl.notebook import short_repr
+
 
 @dataclass(frozen=True, eq=False)
 class ClientIndex:
@@ -24,6 +26,8 @@ class ClientIndex:
     values: Tensor
     starts: Tensor
     sizes: Tensor
+
+    __repr__ = short_repr
 
     @classmethod
     def from_lists(cls, lists: Sequence[Tensor]) -> "ClientIndex":

@@ -20,6 +20,7 @@ from lit_cfl.data import FederatedData
 from lit_cfl.data.federated import with_lists
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment, PreparedRun
+from lit_cfl.notebook import MAIN, as_html, shorten
 from lit_cfl.runs.client_rounds import read_parts
 from lit_cfl.runs.newcomers import PlacedNewcomers, place_newcomers
 from lit_cfl.runs.resume import (
@@ -64,7 +65,10 @@ class SavedRun:
         tensors = {f.name: getattr(self.state, f.name) for f in fields(self.state)}
         shapes = ", ".join(f"{name} {list(part.shape)}" for name, part in tensors.items() if isinstance(part, Tensor))
         of = f"{type(self.experiment.algorithm).__name__}, round {self.round} of {self.experiment.rounds}"
-        return f"<SavedRun {self.path}: {of}; {shapes}>"
+        return shorten(f"<SavedRun {self.path}: {of}; {shapes}>")
+
+    def _repr_html_(self) -> str:
+        return as_html(self, self.metrics.filter(regex=MAIN), self.path)
 
     @property
     def metrics(self) -> "DataFrame":

@@ -16,6 +16,7 @@ from lit_cfl.engines.check_module import mark_tokens
 from lit_cfl.engines.engine import Engine
 from lit_cfl.errors import InputError, Notice, join_ids, name_clients
 from lit_cfl.experiment import PreparedRun
+from lit_cfl.notebook import short_repr
 from lit_cfl.seeds import generator
 
 
@@ -42,6 +43,8 @@ class PlacedNewcomers:
     engine: Engine
     agreement: Mapping[str, float] = field(default_factory=dict)
     names: Sequence[str] = ()
+
+    __repr__ = short_repr
 
     def module(self, newcomer: int) -> LightningModule:
         """Builds a newcomer's LightningModule in evaluation mode.

@@ -9,23 +9,22 @@ from typing import Any
 import torch
 
 from lit_cfl.algorithms.base import Info, State
-from lit_cfl.clustering.cluster_scores import silhouette
 from lit_cfl.data import FederatedData
 from lit_cfl.data.federated import lists_of, with_lists
 from lit_cfl.engines.check_task import note_loss_above_guessing
-from lit_cfl.errors import Interrupted, Notice, note_on_error
-from lit_cfl.evaluation import Evaluation, evaluate
+from lit_cfl.errors import Interrupted, Notice
+from lit_cfl.evaluation import Evaluation
 from lit_cfl.experiment import PreparedRun
 from lit_cfl.local_work import LocalCosts
-from lit_cfl.metric_names import RATE, Row
+from lit_cfl.metric_names import Row
 from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.rounds import Round, Traffic
+from lit_cfl.run_totals import RunTotals, is_due
 from lit_cfl.runs.client_rounds import columns_of
 from lit_cfl.runs.final_files import write_end
 from lit_cfl.runs.resume import differences, require_agreement, require_recorded_config, require_same_digests
-from lit_cfl.runs.rows import cluster_rows, costs_row, membership_arrays, shift_rows, snapshot, traffic_row
+from lit_cfl.runs.rows import cluster_rows, membership_arrays, shift_rows, snapshot
 from lit_cfl.runs.run_directory import RunDirectory
-from lit_cfl.runs.run_totals import RunTotals, is_due
 from lit_cfl.storage.checkpoint import Checkpoint, state_from_dict, state_to_dict
 from lit_cfl.storage.config_file import write_config
 from lit_cfl.tracking.artifacts import Models, cluster_models
@@ -52,7 +51,6 @@ class Recorder:
         self._clusters: list[Row] = []  # rows of clusters.csv of the latest round
         self._ended = False  # True if the latest round is the last
         self._unsaved: tuple[dict[str, Any], State, FederatedData] | None = None
-        self._totals = RunTotals()
 
     @property
     def completed(self) -> int:
@@ -74,7 +72,7 @@ class Recorder:
         require_agreement(self.checkpoint.path, json.loads(saved["config"]), self.prepared.config(), new_plan)
         require_same_digests(self.checkpoint.path, saved["fingerprint"], self.prepared.fingerprint)
         self._recorded = stored
-        self._totals = RunTotals.restore(saved)
+        self.prepared.totals = RunTotals.restore(saved)
         self._seconds_before = saved["seconds"]
         state = state_from_dict(self.experiment.algorithm.state_type, saved["state"])
         data = with_lists(self.prepared.data, saved["lists"]) if saved["lists"] else self.prepared.data
@@ -93,7 +91,6 @@ class Recorder:
             for r in self.prepared.rounds(self._after):
                 self._after = None  # frees its state
                 self._write_tables(r)
-                self._compare(r)
                 last = r.number == self.experiment.rounds
                 if evaluated := last or r.number % self.experiment.evaluation.every == 0:
                     row = self._add_row(r, monotonic() - since)
@@ -132,51 +129,26 @@ class Recorder:
     def _evaluate(self, r: Round) -> Row:
         """Evaluates a round; returns its row without the times."""
         self._latest = None  # frees the scores of all clients in the previous round
-        evaluation = self._evaluation_of(r)
+        evaluation = self.prepared.score(r)
         self._set_latest(r, evaluation)
-        self._totals.take(r, evaluation, self.experiment.tracking.snapshots_every)
         self.directory.clusters.append(self._clusters)
         if self.experiment.evaluation.per_client:
             self.directory.write_client_round(r.number, columns_of(r.number, evaluation))
-        sent = self.experiment.algorithm.sent_columns(self.engine.layout)
-        mib = sent * self.engine.plan.dtype.itemsize / 2**20
-        row: Row = {"round": r.number, "train/loss": r.info.loss} | evaluation.metrics | r.info.scores
-        rates = self.engine.rates(r.index)
-        row |= {} if rates is None else {RATE: rates[0]}
-        return row | traffic_row(r, mib) | costs_row(r) | self._totals.row(self.shifting)
+        return self.prepared.row(r, evaluation)
 
     def _set_latest(self, r: Round, evaluation: Evaluation) -> None:
         self._latest = r, evaluation
         self._clusters = list(cluster_rows(r.number, evaluation, r.info.clusters))
 
-    def _evaluation_of(self, r: Round) -> Evaluation:
-        with note_on_error(lambda: f"in the evaluation of round {r.number}"):
-            return evaluate(
-                self.experiment.algorithm,
-                r.state,
-                self.engine,
-                r.data,
-                self.experiment.evaluation,
-                round=r.index,
-                before=self._totals.members,
-            )
-
     def _write_tables(self, r: Round) -> None:
-        """Writes a round's shifts and the algorithm's own table rows, whether or not the round is evaluated."""
-        self._totals.count(r)
+        """Writes a round's shifts, snapshot and rows of the algorithm's own tables, even without an evaluation."""
         if r.moves:
             self.directory.shifts.append(shift_rows(r.number, r.moves))
         for name, found in r.info.tables.items():
             self.directory.own[name].append({"round": r.number} | line for line in found)
-
-    def _compare(self, r: Round) -> None:
-        """Saves a snapshot of the similarities and computes their silhouette, if a snapshot is due."""
-        found, totals = r.info.similarity, self._totals
-        if found is None or not is_due(r.number, totals.compared, self.experiment.tracking.snapshots_every):
-            return
-        clusters = self.experiment.algorithm.serve(r.state, found.clients).index
-        totals.compared, totals.silhouette = r.number, silhouette(found.matrix, clusters)
-        self.directory.write_snapshot(r.number, snapshot(r, found, clusters))
+        if (compared := r.info.similarity) is not None and self.prepared.totals.compared == r.number:
+            clusters = self.experiment.algorithm.serve(r.state, compared.clients).index
+            self.directory.write_snapshot(r.number, snapshot(r, compared, clusters))
 
     def _content(self, r: Round) -> dict[str, Any]:
         """Collects the content of a checkpoint, except for the algorithm's state and the clients' lists."""
@@ -190,7 +162,7 @@ class Recorder:
             "digests": dict(self.directory.digests),
             **self.directory.texts(),
             "seconds": self._seconds_elapsed(),
-            **self._totals.content(),
+            **self.prepared.totals.content(),
         }
 
     def write_config(self) -> None:
@@ -220,16 +192,16 @@ class Recorder:
         """Writes the final files. Returns the summary."""
         if self._latest is None and self._after is not None:
             # the previous process ended between its last round and this point
-            self._set_latest(self._after, self._evaluation_of(self._after))
+            self._set_latest(self._after, self.prepared.score(self._after))
         if self._latest is None:
             raise RuntimeError("finish() comes after run()")
         self._ended = True
         r, evaluation = self._latest
-        if not self._totals.trained:
+        if not self.prepared.totals.trained:
             self._warn_untrained(r.number)
         note_loss_above_guessing(self.engine.template, r.info.loss, r.data.examples.num_labels)
-        memberships = self._totals.memberships_with(r, evaluation)
-        return write_end(self.prepared, self.directory, r, evaluation, memberships, self._totals.best, stopped)
+        memberships = self.prepared.totals.memberships_with(r, evaluation)
+        return write_end(self.prepared, self.directory, r, evaluation, memberships, self.prepared.totals.best, stopped)
 
     def _warn_untrained(self, rounds: int) -> None:
         dropout = self.experiment.dropout
@@ -248,7 +220,7 @@ class Recorder:
             return None
         r, evaluation = self._latest
         test = evaluation.scores.get("test")
-        kept = self._totals.memberships_with(r, evaluation)
+        kept = self.prepared.totals.memberships_with(r, evaluation)
         tables = self.directory.own | ({"shift": self.directory.shifts} if self.shifting else {})
         values = torch.empty(0) if test is None else test.of_clients()
         return RoundView(

@@ -11,20 +11,13 @@ from lit_cfl.algorithms.base import Similarity
 from lit_cfl.data import FederatedData
 from lit_cfl.data.shift import ShiftLog
 from lit_cfl.evaluation import Evaluation
-from lit_cfl.metric_names import LOCAL, Row
+from lit_cfl.metric_names import Row
 from lit_cfl.rounds import Round
 from lit_cfl.seeds import generator
 
 _MAX_SNAPSHOT_CLIENTS = 2000
 _ROWS_AT_ONCE = 10_000
 _NONE = -1  # no cluster
-
-
-def members(evaluation: Evaluation, num_clients: int) -> Tensor:
-    """Returns the cluster of every client `[num_clients]`; -1 for clients that were not evaluated."""
-    members = torch.full((num_clients,), -1)
-    members[evaluation.clients] = evaluation.index
-    return members
 
 
 def membership_arrays(memberships: Mapping[int, Tensor], data: FederatedData) -> dict[str, np.ndarray]:
@@ -82,27 +75,6 @@ def _members_by_cluster(index: Tensor) -> Iterator[tuple[int, Tensor]]:
     clusters, sizes = index.unique(return_counts=True)
     members = index.argsort(stable=True).split(sizes.tolist())
     yield from zip(clusters.tolist(), members, strict=True)
-
-
-def traffic_row(r: Round, mib: float) -> Row:
-    """Counts the models sent, and the MiB of everything sent, since the start and in this round.
-
-    Args:
-        mib: Size of a model as it is sent, in MiB.
-    """
-    return {
-        "traffic/models_down": r.traffic.down,
-        "traffic/models_up": r.traffic.up,
-        "traffic/mib": (r.traffic.down + r.traffic.up) * mib + r.traffic.bytes_up / 2**20,
-        "traffic/round_models_down": r.info.down,
-        "traffic/round_models_up": r.info.up,
-        "traffic/round_mib": (r.info.down + r.info.up) * mib + r.info.bytes_up / 2**20,
-    }
-
-
-def costs_row(r: Round) -> Row:
-    """Counts the clients' computations since the start."""
-    return dict(zip(LOCAL, (r.costs.steps, r.costs.examples, r.costs.scored), strict=True))
 
 
 def shift_rows(round: int, moves: Sequence[ShiftLog]) -> Iterator[Row]:

@@ -5,10 +5,10 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from lit_cfl.activity import Activity, Report, ignore_activity
 from lit_cfl.algorithms.automatic_clusters import chooses_number
@@ -16,6 +16,7 @@ from lit_cfl.engines.plan import Plan, release_freed_memory
 from lit_cfl.errors import InputError, Notice, SaveError, name_clients
 from lit_cfl.experiment import Experiment
 from lit_cfl.metric_names import CHOSEN, ENTROPY, RATE, Row, tuned_columns
+from lit_cfl.notebook import MAIN, as_html, shorten
 from lit_cfl.pictures.folder import draw_both
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.options import Format
@@ -32,6 +33,7 @@ from lit_cfl.runs.resume import (
     with_stored_plan,
 )
 from lit_cfl.runs.run_directory import RunDirectory, default_run_directory
+from lit_cfl.scores import read_scores
 from lit_cfl.storage.atomic_writes import write_json
 from lit_cfl.storage.checkpoint import Checkpoint, read_fingerprint, read_saved_config, share_initial_model
 from lit_cfl.storage.config_file import require_unused, stored_config, write_config
@@ -40,6 +42,9 @@ from lit_cfl.storage.digests import renew_sums
 from lit_cfl.storage.lock import lock_directory
 from lit_cfl.tracking.offline import sync_line
 from lit_cfl.tracking.trackers import Trackers
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 SAME_START = (
     "The runs of all seeds started from one initial model: the module sets a seed itself, or starts from constants or "
@@ -63,6 +68,22 @@ class FinishedRun:
     summary: Row = field(repr=False)  # about fifty entries, too many to print
     baseline: "FinishedRun | None" = None
     seeds: Sequence["FinishedRun"] = ()
+
+    def __repr__(self) -> str:
+        name = f"test/weighted_{read_scores(self.summary)[0].name}"
+        score = "" if (value := self.summary.get(name)) is None else f", {name} {value:.3f}"
+        return shorten(f"<FinishedRun {self.path}: {self.summary.get('algorithm')}{score}>")
+
+    def _repr_html_(self) -> str:
+        return as_html(self, self.runs.filter(regex=MAIN), (self.seeds or [self])[0].path)
+
+    @cached_property
+    def runs(self) -> "DataFrame":
+        """One row per seed of the run, then of its baseline, with the numbers of `summary.json`."""
+        from pandas import DataFrame
+
+        baselines = [] if self.baseline is None else self.baseline.seeds or [self.baseline]
+        return DataFrame([one.summary for one in (*(self.seeds or [self]), *baselines)])
 
 
 @dataclass

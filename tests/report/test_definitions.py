@@ -28,12 +28,12 @@ from inside_shown import (
 from made_runs import made_run, metric_row, write_table
 from studies import STUDY
 
+from lit_cfl import run_totals
 from lit_cfl.algorithms import IFCA
 from lit_cfl.metric_names import CLIENTS, CLUSTERS
 from lit_cfl.pictures.colours import match_colours
 from lit_cfl.pictures.figure import Figure
 from lit_cfl.pictures.sample import sample
-from lit_cfl.runs import run_totals
 from lit_cfl.runs.run import run as train
 from lit_cfl.tracking.options import Tracking
 from lit_cfl.tune.objective import Objective

@@ -16,8 +16,8 @@ from lit_cfl.data.shift import ShiftLog
 from lit_cfl.evaluation import Evaluation
 from lit_cfl.local_work import LocalCosts
 from lit_cfl.rounds import Round, Traffic
-from lit_cfl.runs.rows import client_rows, cluster_rows, costs_row, members, membership_arrays, snapshot, traffic_row
-from lit_cfl.runs.run_totals import RunTotals
+from lit_cfl.run_totals import RunTotals, costs_row, members, traffic_row
+from lit_cfl.runs.rows import client_rows, cluster_rows, membership_arrays, snapshot
 from lit_cfl.runs.shared_clients import ScoredClients, compare_shared, read_scored
 from lit_cfl.scores import CLASSIFIER, Score
 

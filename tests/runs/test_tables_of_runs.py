@@ -21,7 +21,7 @@ from lit_cfl.datamodules.shift import SwapAll
 from lit_cfl.early_stopping import StopRule
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan
-from lit_cfl.experiment import CheckpointPlan
+from lit_cfl.experiment import CheckpointPlan, PreparedRun
 from lit_cfl.runs import recorder
 from lit_cfl.runs.run import RunCallbacks
 from lit_cfl.storage import read_table
@@ -165,7 +165,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
         return timed
 
     monkeypatch.setattr(recorder, "monotonic", lambda: now[0])
-    monkeypatch.setattr(recorder, "evaluate", taking(1.0, recorder.evaluate))
+    monkeypatch.setattr(PreparedRun, "score", taking(1.0, PreparedRun.score))
     monkeypatch.setattr(FedAvg, "round", taking(10.0, FedAvg.round))
 
 

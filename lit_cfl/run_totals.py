@@ -6,13 +6,15 @@ from dataclasses import dataclass, field, fields
 from math import isnan
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.client_scores import SplitScores
+from lit_cfl.clustering.cluster_scores import silhouette
 from lit_cfl.evaluation import Evaluation
-from lit_cfl.metric_names import Row
+from lit_cfl.metric_names import LOCAL, Row
 from lit_cfl.rounds import Round
-from lit_cfl.runs.rows import members
 
 _MOST_KEPT = 2**24  # from this number of memberships on (64 MiB), changes between two due rounds are not kept
 
@@ -57,6 +59,13 @@ class RunTotals:
         for moved in r.moves:
             self.shifted = [self.shifted[0] + len(moved.clients), self.shifted[1] + int(moved.examples.sum())]
 
+    def compare(self, r: Round, algorithm: Algorithm, every: int) -> None:
+        """Computes the silhouette of a round's similarities, if a snapshot is due, which is every `every` rounds."""
+        found = r.info.similarity
+        if found is not None and is_due(r.number, self.compared, every):
+            clusters = algorithm.serve(r.state, found.clients).index
+            self.compared, self.silhouette = r.number, silhouette(found.matrix, clusters)
+
     def row(self, shifting: bool) -> Row:
         """Returns the counts and the silhouette since the last row, and resets them."""
         row: Row = {"clients/skipped": self.skipped, "clusters/silhouette": self.silhouette}
@@ -90,6 +99,34 @@ class RunTotals:
     def memberships_with(self, r: Round, evaluation: Evaluation) -> dict[int, Tensor]:
         """Returns the stored memberships, and those of the latest round."""
         return self.memberships | {r.number: members(evaluation, r.data.num_clients)}
+
+
+def members(evaluation: Evaluation, num_clients: int) -> Tensor:
+    """Returns the cluster of every client `[num_clients]`; -1 for clients that were not evaluated."""
+    members = torch.full((num_clients,), -1)
+    members[evaluation.clients] = evaluation.index
+    return members
+
+
+def traffic_row(r: Round, mib: float) -> Row:
+    """Counts the models sent, and the MiB of everything sent, since the start and in this round.
+
+    Args:
+        mib: Size of a model as it is sent, in MiB.
+    """
+    return {
+        "traffic/models_down": r.traffic.down,
+        "traffic/models_up": r.traffic.up,
+        "traffic/mib": (r.traffic.down + r.traffic.up) * mib + r.traffic.bytes_up / 2**20,
+        "traffic/round_models_down": r.info.down,
+        "traffic/round_models_up": r.info.up,
+        "traffic/round_mib": (r.info.down + r.info.up) * mib + r.info.bytes_up / 2**20,
+    }
+
+
+def costs_row(r: Round) -> Row:
+    """Counts the clients' computations since the start."""
+    return dict(zip(LOCAL, (r.costs.steps, r.costs.examples, r.costs.scored), strict=True))
 
 
 def is_due(number: int, last: int | None, every: int) -> bool:
