@@ -3,6 +3,7 @@
 import argparse
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -11,7 +12,7 @@ from pathlib import Path
 from site import getsitepackages, getusersitepackages
 from sysconfig import get_path
 from traceback import FrameSummary, extract_tb
-from typing import NoReturn
+from typing import Any, NoReturn
 
 __all__ = ["DivergedError", "InputError", "Interrupted", "Notice", "SaveError", "WorkersLostError"]
 
@@ -25,6 +26,25 @@ _BEGINNING = 4  # minimum number of letters that identify a name
 
 class Notice(UserWarning):
     """A notice for the user that does not stop the run. The command line prints it as one line."""
+
+
+@contextmanager
+def collect_notices() -> Iterator[list[str]]:
+    """Collects the texts of the notices that are given within the block. Each is also shown, once."""
+    texts: list[str] = []
+    show = warnings.showwarning
+
+    def keep(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        if category is Notice and str(message) in texts:
+            return
+        if category is Notice:
+            texts.append(str(message))
+        show(message, category, *place)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", Notice, append=True)  # after the caller's filters, which may silence notices
+        warnings.showwarning = keep
+        yield texts
 
 
 class InputError(ValueError):
