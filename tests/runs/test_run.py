@@ -148,11 +148,10 @@ def test_notes_outlast_a_kill_and_are_shown_with_the_result(tmp_path: Path):
 
     with pytest.warns(Notice), pytest.raises(Killed):
         run(experiment, path, RunCallbacks(row=give_note_and_die))
-    with pytest.warns(Notice, match="large numbers") as shown:
-        finished = run(experiment, path, mode="resume")
+    with pytest.warns(Notice, match="training diverges"):
+        finished = run(experiment, path, mode="resume")  # the data are loaded already, so the first note is not new
     notes = finished.summary["notes"]
     assert [note[:14] for note in notes] == ["input columns ", "only the first", "the training l"]
-    assert [str(one.message) for one in shown] == [notes[0], notes[2]]  # of this process, each once
     assert finished.summary == json.loads((path / "summary.json").read_text())
     assert mean_summary([finished.summary, finished.summary])["notes"] == notes
     text = printed(closing_table, finished)
