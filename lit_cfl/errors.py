@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from site import getsitepackages, getusersitepackages
 from sysconfig import get_path
+from threading import get_ident
 from traceback import FrameSummary, extract_tb
 from typing import Any, NoReturn
 
@@ -30,14 +31,14 @@ class Notice(UserWarning):
 
 @contextmanager
 def collect_notices() -> Iterator[list[str]]:
-    """Collects the texts of the notices that are given within the block. Each is also shown, once."""
+    """Collects the texts of the notices that this thread gives within the block. Each is also shown, once."""
     texts: list[str] = []
-    show = warnings.showwarning
+    show, thread = warnings.showwarning, get_ident()
 
     def keep(message: Warning | str, category: type[Warning], *place: Any) -> None:
-        if category is Notice and str(message) in texts:
-            return
-        if category is Notice:
+        if category is Notice and get_ident() == thread:  # those of trackers depend on the network and on timing
+            if str(message) in texts:
+                return
             texts.append(str(message))
         show(message, category, *place)
 
