@@ -231,9 +231,9 @@ def _is_text(splits: "DatasetDict") -> bool:
     return _builder(splits) in ("csv", "imagefolder")
 
 
-def _builder(splits: "DatasetDict") -> str | None:
+def _builder(splits: "DatasetDict") -> str:
     """Returns the name of the reader that `datasets` chose."""
-    return next(iter(splits.values())).info.builder_name
+    return str(next(iter(splits.values())).info.builder_name)
 
 
 def _names_of(feature: Any) -> list[str] | None:

@@ -35,12 +35,12 @@ def collect_notices() -> Iterator[list[str]]:
     texts: list[str] = []
     show, thread = warnings.showwarning, get_ident()
 
-    def keep(message: Warning | str, category: type[Warning], *place: Any) -> None:
+    def keep(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         if category is Notice and get_ident() == thread:  # those of trackers depend on the network and on timing
             if str(message) in texts:
                 return
             texts.append(str(message))
-        show(message, category, *place)
+        show(message, category, *place, **more)
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", Notice, append=True)  # after the caller's filters, which may silence notices
