@@ -136,7 +136,7 @@ class HFDataset(PooledDataModule):
         columns = (self.inputs, self.label_column, self.client_column, self.kind, self.num_labels)
         images = self.images
         read = (images.mode, images.size, images.pad, images.background, self.text)
-        key = ["hf 6", source.fingerprint, repr((columns, self.subset, self.splits, read))]
+        key = ["hf 7", source.fingerprint, repr((columns, self.subset, self.splits, read))]
         arrays = read_or_make(key, lambda: self._read(source))
         num_labels = int(arrays["num_labels"])
         if "images" in arrays:

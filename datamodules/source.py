@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["image", "text", "numbers"]
 _TABLES = (".csv", ".json", ".jsonl", ".parquet")
-_METADATA = "other columns come from {}/metadata.csv, such as file_name,label,user with a line for each image"
+_METADATA = "write {}/metadata.csv with a line for each image and the columns file_name, label and user"
 _HUB_ID = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
 
 

@@ -175,7 +175,7 @@ def _require_no_more_cells(path: Path, separator: str, header: Sequence[str]) ->
     """Raises InputError for the first row that has more cells than there are names of columns."""
     for number, cells in _records(path, separator):
         if len(cells) > len(header):
-            decimal = ", and 1.5 for 1,5" if separator == "," else ""
+            decimal = "; write 1.5 for 1,5" if separator == "," else ""
             raise InputError(
                 f"{path}: row {number} has {len(cells)} cells, but the first row names {len(header)} columns; name all "
                 f'columns, and put a cell that contains {separator!r} into quotes, such as "a{separator} b"{decimal}'

@@ -147,7 +147,7 @@ def test_folders_of_images_are_labels_and_a_note_says_how_to_make_them_clients(t
     source = str(tmp_path / "photos")
     with pytest.warns(Notice, match=r"folders .*3 classes \(user0, user1, user2\).*metadata\.csv.*client_column"):
         assert HFDataset(source, "image", "label").pool().examples.label_names == ("user0", "user1", "user2")
-    remedy = "has no column 'user'.*metadata.csv.*file_name,label,user"
+    remedy = "has no column 'user'.*metadata.csv.*file_name, label and user"
     with pytest.raises(InputError, match=remedy):
         HFDataset(source, "image", "label", client_column="user").pool()
     lines = [f"user{row % 3}/{row}.png,{'ab'[row // 3]},user{row % 3}" for row in range(6)]
