@@ -1,5 +1,6 @@
 """Loads any data set from the Hugging Face Hub, or from a local folder in the same format; options name its columns."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from lit_cfl.datamodules.partition.natural import Natural
 from lit_cfl.datamodules.pooled import PooledDataModule
 from lit_cfl.datamodules.source import Kind, Source, find
 from lit_cfl.datamodules.tokens import Padding, Vocabulary
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 from lit_cfl.options import FROM_0, FROM_1, Bounds, bounded, require_options
 
 
@@ -135,7 +136,7 @@ class HFDataset(PooledDataModule):
         columns = (self.inputs, self.label_column, self.client_column, self.kind, self.num_labels)
         images = self.images
         read = (images.mode, images.size, images.pad, images.background, self.text)
-        key = ["hf 6", source.fingerprint, repr((columns, self.subset, self.splits, read))]
+        key = ["hf 7", source.fingerprint, repr((columns, self.subset, self.splits, read))]
         arrays = read_or_make(key, lambda: self._read(source))
         num_labels = int(arrays["num_labels"])
         if "images" in arrays:
@@ -207,6 +208,14 @@ class HFDataset(PooledDataModule):
             the labels, the number of classes (0 if they are not classes), and the labels' names.
         """
         what, names = f"label column {column!r}", source.label_names(column)
+        if names is not None and source.is_image_folder and self.client_column is None:
+            warnings.warn(
+                f"the names of the folders in {source.name} are the labels, {_count_classes(names)}; if the folders "
+                f"are clients, write {source.name}/metadata.csv with the columns file_name, label and user, and set "
+                "data.client_column to user",
+                Notice,
+                stacklevel=2,
+            )
         if source.is_text and names is None and all(isinstance(value, str) for value in values):
             values = read_text(np.array(values)).tolist()
         if any(isinstance(value, list) for value in values):
@@ -215,6 +224,12 @@ class HFDataset(PooledDataModule):
         if self.num_labels == 0:
             return matrix([[np.asarray(values)]], what)[:, 0].astype(np.float32), 0, ()
         return classes_of(values, what, self.num_labels, names)
+
+
+def _count_classes(names: Sequence[str]) -> str:
+    """Counts classes, with the names of the first three."""
+    listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    return f"{len(names)} {'class' if len(names) == 1 else 'classes'} ({listed})"
 
 
 def token_ids(texts: Sequence[str | None], num_train: int, options: TextOptions, what: str) -> Arrays:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["image", "text", "numbers"]
 _TABLES = (".csv", ".json", ".jsonl", ".parquet")
+_METADATA = "write {}/metadata.csv with a line for each image and the columns file_name, label and user"
 _HUB_ID = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
 
 
@@ -141,6 +142,11 @@ class Source:
         """True if columns were read from text: those of `names` are then as they are written."""
         return _is_text(self._splits)
 
+    @property
+    def is_image_folder(self) -> bool:
+        """True if the images are files of a folder, with or without `metadata.csv`."""
+        return _builder(self._splits) == "imagefolder"
+
     def table(self, split: str, columns: Sequence[str]) -> dict[str, list[Any]]:
         """Reads columns of a split as Python values, class labels as numbers.
 
@@ -215,13 +221,19 @@ class Source:
         for column in columns:
             if column not in features:
                 hint = suggest(column, features, 0.7)
-                raise InputError(f"{self.name} has no column {column!r}{hint}; it has {', '.join(features)}")
+                more = f"; {_METADATA.format(self.name)}" if self.is_image_folder else ""
+                raise InputError(f"{self.name} has no column {column!r}{hint}; it has {', '.join(features)}{more}")
         return features
 
 
 def _is_text(splits: "DatasetDict") -> bool:
     """Returns whether the columns were read from text, in which a number can be written in several ways."""
-    return next(iter(splits.values())).info.builder_name in ("csv", "imagefolder")
+    return _builder(splits) in ("csv", "imagefolder")
+
+
+def _builder(splits: "DatasetDict") -> str:
+    """Returns the name of the reader that `datasets` chose."""
+    return str(next(iter(splits.values())).info.builder_name)
 
 
 def _names_of(feature: Any) -> list[str] | None:

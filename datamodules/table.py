@@ -22,7 +22,9 @@ ROLES = ("y", "client", "cluster", "is_test", "time")
 ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".xlsx")
 _NUMBER = r"[-+]?[\d,]*\.?\d*([eE][-+]?\d+)?"
 _THOUSANDS = r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?"
-_WHICH_COMMAS = "write decimal points in all columns: such commas may be decimal commas, or stand between thousands"
+_WHICH_COMMAS = (
+    "write decimal points in all columns: 1.5 for 1,5, and 1500 for 1,500, as commas could be read both ways"
+)
 
 
 def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.ndarray]:
@@ -185,9 +187,10 @@ def _require_no_more_cells(path: Path, separator: str, header: Sequence[str]) ->
     """Raises InputError for the first row that has more cells than there are names of columns."""
     for number, cells in _records(path, separator):
         if len(cells) > len(header):
+            decimal = "; write 1.5 for 1,5" if separator == "," else ""
             raise InputError(
                 f"{path}: row {number} has {len(cells)} cells, but the first row names {len(header)} columns; name all "
-                f'columns, and put a cell that contains {separator!r} into quotes, such as "a{separator} b"'
+                f'columns, and put a cell that contains {separator!r} into quotes, such as "a{separator} b"{decimal}'
             )
 
 

@@ -3,6 +3,7 @@
 import argparse
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -10,8 +11,9 @@ from functools import cache
 from pathlib import Path
 from site import getsitepackages, getusersitepackages
 from sysconfig import get_path
+from threading import get_ident
 from traceback import FrameSummary, extract_tb
-from typing import NoReturn
+from typing import Any, NoReturn
 
 __all__ = ["DivergedError", "InputError", "Interrupted", "Notice", "SaveError", "WorkersLostError"]
 
@@ -25,6 +27,25 @@ _BEGINNING = 4  # minimum number of letters that identify a name
 
 class Notice(UserWarning):
     """A notice for the user that does not stop the run. The command line prints it as one line."""
+
+
+@contextmanager
+def collect_notices() -> Iterator[list[str]]:
+    """Collects the texts of the notices that this thread gives within the block. Each is also shown, once."""
+    texts: list[str] = []
+    show, thread = warnings.showwarning, get_ident()
+
+    def keep(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if category is Notice and get_ident() == thread:  # those of trackers depend on the network and on timing
+            if str(message) in texts:
+                return
+            texts.append(str(message))
+        show(message, category, *place, **more)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", Notice, append=True)  # after the caller's filters, which may silence notices
+        warnings.showwarning = keep
+        yield texts
 
 
 class InputError(ValueError):

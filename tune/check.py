@@ -13,7 +13,7 @@ from lit_cfl.early_stopping import require_possible_target
 from lit_cfl.engines.choose_plan import require_first_gpu, resolve_device
 from lit_cfl.engines.plan import PlanOptions
 from lit_cfl.errors import InputError, count_noun, prefix_errors
-from lit_cfl.experiment import Experiment
+from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.tune.objective import Objective, require_validation
 from lit_cfl.tune.record import TRIALS
 from lit_cfl.tune.searchers import sampler_of, scheduler_of
@@ -114,6 +114,7 @@ def prepare(study: Study, path: Path) -> PreparedStudy:
     seeds, limits = study.seeds or default.seeds, study.limits
     prepared, _ = replace(default, seeds=seeds).try_out(seeds[0])
     require_validation(prepared)
+    _require_possible_corners(prepared, default, corners)
     prepared.engine.close()
     scores = prepared.engine.scores
     del prepared
@@ -148,6 +149,16 @@ def _build(base: Mapping[str, Any], name: str, words: list[str]) -> Experiment:
             if "a whole number" in str(error):  # the ends of `uniform` are fractions
                 raise InputError(f"{error}; search whole numbers by randint, lograndint or choice") from error
             raise
+
+
+def _require_possible_corners(prepared: PreparedRun, default: Experiment, corners: Mapping[str, Experiment]) -> None:
+    """Raises InputError if the algorithm of a corner with the base's data and net cannot train these clients."""
+    own = default.to_dict()
+    for values, experiment in corners.items():
+        config = experiment.to_dict()
+        if config["data"] == own["data"] and config["task"] == own["task"]:
+            with prefix_errors(f"space: {values}"):
+                experiment.algorithm.check(prepared.engine.at(0, prepared.data))
 
 
 def _require_reserved_gpus(study: Study, default: Experiment) -> None:

@@ -145,16 +145,15 @@ class _StrictLoader(LOADER):  # type: ignore[misc]  # one of two classes of PyYA
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         lines: dict[str, int] = {}
-        before = ("", "")
+        before: tuple[str, yaml.Node] | None = None
         for key, value in node.value:
             name, line = str(key.value), key.start_mark.line + 1
             if name in lines:
                 raise InputError(f"{name!r} is given twice, in lines {lines[name]} and {line}; leave one out")
             lines[name] = line
-            if name.isdigit() and value.value == "" and re.fullmatch(r"[-+]?\d+", before[1]):  # {lr: 0,05} has two keys
-                comma, point = (f"{before[0]}: {before[1]}{mark}{name}" for mark in ",.")
-                raise InputError(f"line {line}: {comma} has a decimal comma; write {point}")
-            before = (name, str(value.value))
+            if before is not None and value.value == "" and _is_number(name) and _is_number(before[1].value):
+                raise InputError(f"line {line}: {_describe_comma(before[0], before[1], key)}")
+            before = (name, value)
         content: dict[Any, Any] = super().construct_mapping(node, deep=True)
         return content
 
@@ -170,6 +169,19 @@ class _StrictLoader(LOADER):  # type: ignore[misc]  # one of two classes of PyYA
                 f"{plain} (or '{word}' for text)"
             )
         return number
+
+
+def _is_number(word: object) -> bool:
+    return isinstance(word, str) and bool(re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", word, re.IGNORECASE))
+
+
+def _describe_comma(name: str, first: yaml.Node, second: yaml.Node) -> str:
+    """Describes `{lr: 0,05}` and `{randint: 2, 6}`, in which YAML finds a second key without a value."""
+    low, high, is_glued = first.value, second.value, second.start_mark.index - first.end_mark.index == 1
+    meant = [f"{name}: {low}.{high}"] if is_glued and (low + high).isdigit() else []
+    meant += [] if meant and high.startswith("0") else [f"{name}: [{low}, {high}]"]
+    written = f"{name}: {low},{'' if is_glued else ' '}{high}"
+    return f"{written} is neither a number nor a list; write {' or '.join(meant)}"
 
 
 for _kind in ("int", "float"):

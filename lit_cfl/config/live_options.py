@@ -179,6 +179,9 @@ def find_class(path: str, name: str, base: Any) -> Any:
         return known[name]
     if path == "data" and name.endswith((".csv", ".npz")):
         raise InputError(f"data: {name!r} is a file, not a data module; write --data ArrayData --data.source {name}")
+    if name.endswith(".py"):
+        stem = Path(name).stem
+        raise InputError(f"{path}: {name!r} is a file, not a class; write {path}: {stem}.CLASS, with the class's name")
     if not module or not name.replace(".", "").isidentifier():
         plain = name.partition("(")[0]
         near = f" (write {plain} without parentheses)" if "(" in name else suggest(last, known, SIMILAR)

@@ -22,10 +22,10 @@ _MAX_NAME = 24  # maximum number of letters of a name on an axis or in a legend
 _DASHES = ((0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
 _LOOKS = {  # colour and marker of each algorithm, the same in every figure
     "IFCA": (BLUE, "o"), "FeSEM": (ORANGE, "^"), "CFL": (GREEN, "^"), "StoCFL": (VERMILLION, "*"),
-    "FedGroup": (SKY, "X"), "FlexCFL": (PURPLE, "D"), "FedAvg": (BLACK, "s"), "FLHC": ("#892727", "v"),
+    "FedGroup": ("#892727", "X"), "FlexCFL": (PURPLE, "D"), "FedAvg": (BLACK, "s"), "FLHC": (SKY, "v"),
     "PACFL": ("#3B00EB", ">"), "FedEM": ("#8976FF", "p"), "FLUX": ("#89624E", "d"), "FedDrift": ("#C40000", "<"),
     "AdaCFL": ("#4E3B89", "h"), "LayerCFL": ("#B1C476", "s"), "Ditto": ("#624E4E", "P"), "FedProx": ("#627676", "P"),
-    "Oracle": ("#3B4E62", "D"), "Local": ("#C4A5A5", "v"), "FedGrouProx": (SKY, "P"),
+    "Oracle": ("#3B4E62", "D"), "Local": ("#C4A5A5", "v"), "FedGrouProx": ("#892727", "P"),
 }  # fmt: skip
 
 

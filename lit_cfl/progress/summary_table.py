@@ -45,6 +45,8 @@ def closing_table(console: Console, finished: FinishedRun) -> None:
         console.print(f"({note})", style="dim", soft_wrap=True)
     for line in _without_truth(finished, score) if finished.summary["clusters/ari"] is None else []:
         console.print(line, soft_wrap=True)
+    for note in dict.fromkeys(note for part in parts for note in part.summary.get("notes", ())):
+        console.print(f"Note: {note}.", soft_wrap=True)
     console.print(f"Files: {finished.path}", soft_wrap=True)
     console.print(page_line(finished.path), soft_wrap=True)
 

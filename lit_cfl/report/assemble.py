@@ -12,7 +12,7 @@ from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.run_files import RunFiles
 from lit_cfl.pictures.sample import MOST_CLIENTS
 from lit_cfl.report import data_sets, over_rounds, overview, settings
-from lit_cfl.report.blocks import Page, Section
+from lit_cfl.report.blocks import Page, Section, Text
 from lit_cfl.report.sources import Group, ReportSource, list_groups, main_score_of, read_source, require_comparable
 
 _CLIENTS, _FEWEST = 1500, 60  # maximum number of clients in matrices and maps of a page, and the minimum per run
@@ -77,7 +77,9 @@ def _clusters(groups: Sequence[Group]) -> Section:
         figures = figures_of(group.first, name, len(shown))
         if figures:
             seed = f", seed {group.first.seed}" if len(group.runs) > 1 else ""
-            parts.append(Section(f"{group.name}{seed}", figures))
+            clients = group.first.path / "clients.csv"
+            where = [Text(f"The cluster and the scores of each client: {clients}")] if clients.exists() else []
+            parts.append(Section(f"{group.name}{seed}", [*figures, *where]))
     return Section("Clusters and clients", [], parts)
 
 

@@ -8,7 +8,7 @@ from lit_cfl.metric_names import ARI_NOTE
 from lit_cfl.pictures.figure import finite_number
 from lit_cfl.pictures.run_files import RunFiles, attempt
 from lit_cfl.progress.tables import significant_decimals
-from lit_cfl.report.blocks import Section, Table
+from lit_cfl.report.blocks import Section, Table, Text
 from lit_cfl.report.sources import Group
 from lit_cfl.runs.shared_clients import describe_small_tests
 from lit_cfl.scores import Score
@@ -33,7 +33,20 @@ def section(groups: Sequence[Group], score: Score, tables: Sequence[Table] = ())
         [[row[k] for k in filled] for row in rows],
         note=_note(groups, score, *(head.index(name) in filled for name in ("ARI", "at best"))),
     )
-    return Section("Results", [table, *tables])
+    return Section("Results", [table, *tables, *_notes(groups)])
+
+
+def _notes(groups: Sequence[Group]) -> list[Text]:
+    """Returns the notes that the runs gave, with the names of the groups unless all have a note."""
+    given: dict[str, list[str]] = {}
+    for group in groups:
+        noted = [(run.summary or {}).get("notes") for run in group.runs]
+        for note in dict.fromkeys(str(one) for notes in noted if isinstance(notes, list) for one in notes):
+            given.setdefault(note, []).append(group.name)
+    return [
+        Text(f"Note: {note}." if len(names) == len(groups) else f"Note on {', '.join(names)}: {note}.")
+        for note, names in given.items()
+    ]
 
 
 def _note(groups: Sequence[Group], score: Score, truth: bool, best: bool) -> str:

@@ -22,7 +22,7 @@ def write_end(
     evaluation: Evaluation,
     memberships: Mapping[int, Tensor],
     best: Mapping[str, float],
-    stopped: str | None,
+    more: Row,
 ) -> Row:
     """Writes `memberships.npz`, `clients.csv` and finally `summary.json`. Returns the summary.
 
@@ -30,7 +30,7 @@ def write_end(
         r, evaluation: Last round, and its evaluation.
         memberships: Cluster of each client `[clients]` by round.
         best: Best test value of each score, among evaluations that cover every client.
-        stopped: Reason why the run stopped early; None if it did not.
+        more: Further entries of the summary, about the whole run.
     """
     directory.write_arrays("memberships.npz", membership_arrays(memberships, r.data))
     newcomers = _score_newcomers(prepared, r)
@@ -39,7 +39,7 @@ def write_end(
     rows = client_rows(r.data, found, len(prepared.engine.scores))
     directory.write_clients(rows, models, named=bool(r.data.names))
     summary: Row = {"algorithm": type(prepared.experiment.algorithm).__name__, "seed": prepared.seed}
-    summary |= {"partition": prepared.fingerprint["partition"], "stopped": stopped} | directory.rows[-1]
+    summary |= {"partition": prepared.fingerprint["partition"]} | more | directory.rows[-1]
     summary["scores"] = describe_scores(prepared.engine.scores)
     summary |= {score.best_column: best.get(score.name) for score in prepared.engine.scores}
     known = [row["clusters/silhouette"] for row in directory.rows if row["clusters/silhouette"] is not None]

@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
@@ -51,6 +51,12 @@ class Recorder:
         self._clusters: list[Row] = []  # rows of clusters.csv of the latest round
         self._ended = False  # True if the latest round is the last
         self._unsaved: tuple[dict[str, Any], State, FederatedData] | None = None
+        self.notices: Sequence[str] = ()  # notices of this process
+        self._notices_before: Sequence[str] = ()  # of earlier processes of this run
+
+    @property
+    def _all_notices(self) -> list[str]:
+        return list(dict.fromkeys([*self._notices_before, *self.notices]))
 
     @property
     def completed(self) -> int:
@@ -73,7 +79,7 @@ class Recorder:
         require_same_digests(self.checkpoint.path, saved["fingerprint"], self.prepared.fingerprint)
         self._recorded = stored
         self.prepared.totals = RunTotals.restore(saved)
-        self._seconds_before = saved["seconds"]
+        self._seconds_before, self._notices_before = saved["seconds"], saved.get("notices", ())
         state = state_from_dict(self.experiment.algorithm.state_type, saved["state"])
         data = with_lists(self.prepared.data, saved["lists"]) if saved["lists"] else self.prepared.data
         costs = LocalCosts(*saved["local"])
@@ -162,6 +168,7 @@ class Recorder:
             "digests": dict(self.directory.digests),
             **self.directory.texts(),
             "seconds": self._seconds_elapsed(),
+            "notices": self._all_notices,
             **self.prepared.totals.content(),
         }
 
@@ -201,7 +208,8 @@ class Recorder:
             self._warn_untrained(r.number)
         note_loss_above_guessing(self.engine.template, r.info.loss, r.data.examples.num_labels)
         memberships = self.prepared.totals.memberships_with(r, evaluation)
-        return write_end(self.prepared, self.directory, r, evaluation, memberships, self.prepared.totals.best, stopped)
+        more = {"stopped": stopped, "notes": self._all_notices}
+        return write_end(self.prepared, self.directory, r, evaluation, memberships, self.prepared.totals.best, more)
 
     def _warn_untrained(self, rounds: int) -> None:
         dropout = self.experiment.dropout

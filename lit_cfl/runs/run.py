@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from lit_cfl.activity import Activity, Report, ignore_activity
 from lit_cfl.algorithms.automatic_clusters import chooses_number
 from lit_cfl.engines.plan import Plan, release_freed_memory
-from lit_cfl.errors import InputError, Notice, SaveError, name_clients
+from lit_cfl.errors import InputError, Notice, SaveError, collect_notices, name_clients
 from lit_cfl.experiment import Experiment
 from lit_cfl.metric_names import CHOSEN, ENTROPY, RATE, Row, tuned_columns
 from lit_cfl.notebook import MAIN, as_html, shorten
@@ -250,21 +250,23 @@ def mean_summary(summaries: Sequence[Row]) -> Row:
     keys = [key for key, value in summaries[0].items() if "/" in key and not isinstance(value, str)]
     known = {key: [summary[key] for summary in summaries if summary.get(key) is not None] for key in keys}
     means = {key: fmean(found) if len(found) == len(summaries) else None for key, found in known.items()}
-    return {name: summaries[0][name] for name in ("algorithm", "scores")} | {"seeds": len(summaries)} | means
+    notes = list(dict.fromkeys(note for summary in summaries for note in summary.get("notes", ())))
+    own = {"algorithm": summaries[0]["algorithm"], "scores": summaries[0]["scores"], "notes": notes}
+    return own | {"seeds": len(summaries)} | means
 
 
 def _run_one(
     experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: ResumeMode, plan: Plan | None = None
 ) -> Row:
     """Starts the run of one seed in its directory, under a plan if it is known, or resumes it. Returns the summary."""
-    with lock_directory(path):
+    with lock_directory(path), collect_notices() as notices:
         stored = None if mode == "new" else stored_config(path)
         if stored is None:
-            return _start(experiment, path, callbacks, plan)
+            return _start(experiment, path, callbacks, plan, notices)
         summary = read_agreeing_summary(experiment, path, stored, mode == "new_plan")
         experiment = with_stored_code(experiment, stored)
         if summary is None:
-            return _record(_restore_recorder(experiment, path, stored, callbacks, mode), callbacks)
+            return _record(_restore_recorder(experiment, path, stored, callbacks, mode), callbacks, notices)
         if stored.get("made_in_python"):  # config.yaml describes such an experiment only in part
             require_unchanged_data(experiment, path)
         return summary
@@ -308,14 +310,16 @@ def require_comparable_runs(runs: Mapping[Path, Experiment]) -> None:
         require_unchanged_data(with_stored_code(runs[path], found), path)
 
 
-def _start(experiment: Experiment, path: Path, callbacks: RunCallbacks, plan: Plan | None) -> Row:
+def _start(
+    experiment: Experiment, path: Path, callbacks: RunCallbacks, plan: Plan | None, notices: Sequence[str]
+) -> Row:
     """Runs an experiment from its first round. Leaves no files if it cannot be trained."""
     require_unused(path)
     recorder = _recorder(experiment, path, callbacks, plan=plan)
     directory, checkpoint = recorder.directory, recorder.checkpoint
     directory.create(recorder.prepared.config(), recorder.prepared.data)
     try:
-        return _record(recorder, callbacks)
+        return _record(recorder, callbacks, notices)
     except InputError as error:
         if not (directory.rows or checkpoint.path.exists() or isinstance(error, SaveError)):
             directory.discard()  # nothing was trained: the same path may be used again
@@ -361,8 +365,13 @@ def _recorder(
     return Recorder(prepared, directory, checkpoint or Checkpoint(path))
 
 
-def _record(recorder: Recorder, callbacks: RunCallbacks) -> Row:
-    """Runs the remaining rounds, and writes all files of the run. Returns the summary."""
+def _record(recorder: Recorder, callbacks: RunCallbacks, notices: Sequence[str]) -> Row:
+    """Runs the remaining rounds, and writes all files of the run. Returns the summary.
+
+    Args:
+        notices: Notices given so far, to which later ones are added while the run lasts.
+    """
+    recorder.notices = notices
     callbacks.activity(Activity("starting the trackers"))
     experiment, directory, config = recorder.experiment, recorder.directory, recorder.prepared.config()
     known = (directory.run_id, directory.rows, directory.rounds_logged)
@@ -378,10 +387,10 @@ def _record(recorder: Recorder, callbacks: RunCallbacks) -> Row:
         with name_clients(recorder.prepared.data.names):
             reason = recorder.run(lambda row: trackers.log(row, recorder.round_view()), callbacks.row)
             release_freed_memory()
+            if text := algorithm.explain_result(partial(read_table, directory.path / "clusters.csv")):
+                callbacks.notice(text)
             summary = recorder.finish(reason)
         trackers.conclude(summary, recorder.round_view(), recorder.models)
-        if text := algorithm.explain_result(partial(read_table, directory.path / "clusters.csv")):
-            callbacks.notice(text)
         status = "success"
     except SystemExit:  # a search has stopped its trial, which is not a failure
         status = "success"

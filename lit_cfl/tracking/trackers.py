@@ -82,7 +82,8 @@ class Trackers:
             view: View of the finished run, for pictures that an earlier process could not draw.
             models: Returns the models that clients use.
         """
-        self._thread.submit(self._conclude, _drop_blanks(summary), view, models)
+        private = {"notes": None}  # may name folders
+        self._thread.submit(self._conclude, _drop_blanks(summary | private), view, models)
 
     def finish(self, status: Status) -> bool:
         """Waits until everything is logged and drawn, and ends all trackers, even after a failure.

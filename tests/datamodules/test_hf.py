@@ -1,5 +1,6 @@
 """Tests HFDataset: columns of images, texts and numbers, labels, splits, options, and errors."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from datasets import ClassLabel, List, Value
 from hub import pixels, write
 from mixed import ROWS, mixed
 from own_arrays import assert_refused
+from PIL import Image
 
 from lit_cfl.datamodules import IID, HFDataset, Natural
 from lit_cfl.datamodules.hf import ImageOptions, TextOptions
 from lit_cfl.datamodules.tokens import Vocabulary
+from lit_cfl.errors import InputError, Notice
 
 pytestmark = pytest.mark.usefixtures("caches")
 
@@ -127,6 +130,24 @@ def test_client_column_names_the_natural_clients(folder: str):
     assert HFDataset(folder, "photo", "rank", "user", partition=IID(num_clients=2)).partition == IID(num_clients=2)
     both = HFDataset(folder, "heat", "kind", "kind").pool()  # one column may name labels and clients
     assert (both.names, both.owner.tolist()) == (("ape", "cat", "dog"), both.labels.tolist())
+
+
+def test_folders_of_images_are_labels_and_a_note_says_how_to_make_them_clients(tmp_path: Path):
+    for row, image in enumerate(pixels(6, 4, 4)):
+        (tmp_path / "photos" / f"user{row % 3}").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(tmp_path / "photos" / f"user{row % 3}" / f"{row}.png")
+    source = str(tmp_path / "photos")
+    with pytest.warns(Notice, match=r"folders .*3 classes \(user0, user1, user2\).*metadata\.csv.*client_column"):
+        assert HFDataset(source, "image", "label").pool().examples.label_names == ("user0", "user1", "user2")
+    remedy = "has no column 'user'.*metadata.csv.*file_name, label and user"
+    with pytest.raises(InputError, match=remedy):
+        HFDataset(source, "image", "label", client_column="user").pool()
+    lines = [f"user{row % 3}/{row}.png,{'ab'[row // 3]},user{row % 3}" for row in range(6)]
+    Path(source, "metadata.csv").write_text("\n".join(["file_name,label,user", *lines]) + "\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Notice)
+        pool = HFDataset(source, "image", "label", client_column="user").pool()
+    assert (pool.names, pool.examples.label_names) == (("user0", "user1", "user2"), ("a", "b"))
 
 
 # Refusals

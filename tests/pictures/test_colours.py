@@ -102,3 +102,10 @@ def test_algorithms_have_one_look_in_every_figure_and_no_two_share_it():
         own = {name: looks.get(name.partition(" (")[0]) for name in shown if name != "IFCA (other)"}
         assert all(look in (None, (styles[name].colour, styles[name].marker)) for name, look in own.items())
         assert len({(style.colour, style.marker) for style in styles.values()}) == len(shown)
+
+
+@pytest.mark.parametrize("sight", SIGHTS)
+def test_fedgroup_stands_out_from_the_methods_that_it_is_compared_with(sight: str):
+    names = ["FedGroup", "IFCA", "FedAvg", "StoCFL", "FeSEM", "CFL", "FlexCFL", "Local"]
+    seen = lab(np.array([to_rgb(style.colour) for style in line_styles(names).values()]), sight)
+    assert ciede2000(seen[:1], seen[1:]).min() > 2 * LEAST

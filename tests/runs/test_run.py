@@ -1,6 +1,7 @@
 """Tests whole runs on the digits: files, repeatability, baseline, seeds, evaluation, and notes without a result."""
 
 import json
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,18 +11,22 @@ import numpy as np
 import pytest
 import torch
 from digits_experiment import digits, timeless_rows
+from inside_shown import page_of, printed
 
 from lit_cfl.algorithms import FedAvg, FedGroup
-from lit_cfl.datamodules import Digits
+from lit_cfl.datamodules import ArrayData, Digits
 from lit_cfl.early_stopping import StopRule
 from lit_cfl.engines.cohort import FitRequest
 from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.evaluation import EvaluationPlan
+from lit_cfl.experiment import CheckpointPlan
 from lit_cfl.local_work import Chunk
 from lit_cfl.nets import MCLR
-from lit_cfl.runs.run import mean_summary, run
+from lit_cfl.progress.summary_table import closing_table
+from lit_cfl.report.blocks import Text
+from lit_cfl.runs.run import RunCallbacks, mean_summary, run
 from lit_cfl.storage.checkpoint import Checkpoint, state_from_dict
 from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.csv_log import read_table
@@ -126,6 +131,36 @@ def test_a_run_without_a_result_says_why(options: dict[str, Any], message: str, 
         run(digits(algorithm=FedAvg(), **options), tmp_path / "run")
 
 
+def test_notes_outlast_a_kill_and_are_shown_with_the_result(tmp_path: Path):
+    class Killed(BaseException):
+        pass
+
+    rng, path = np.random.default_rng(0), tmp_path / "run"
+    large = ArrayData(1000 * rng.normal(size=(120, 3)), np.arange(120) % 2, client=np.arange(120) % 6)
+    task = lambda: Classification(MCLR([3], 2), partial(torch.optim.SGD, lr=1e-6))  # noqa: E731
+    algorithm, checkpoint = FedAvg(), CheckpointPlan(every_seconds=0)
+    experiment = digits(data=large, task=task, algorithm=algorithm, cohort_size=3, checkpoint=checkpoint)
+
+    def give_note_and_die(row: dict[str, Any]) -> None:
+        if row["round"] == 2:
+            raise Killed
+        warnings.warn("only the first process says this", Notice, stacklevel=1)
+
+    with pytest.warns(Notice), pytest.raises(Killed):
+        run(experiment, path, RunCallbacks(row=give_note_and_die))
+    with pytest.warns(Notice, match="training diverges"):
+        finished = run(experiment, path, mode="resume")  # the data are loaded already, so the first note is not new
+    notes = finished.summary["notes"]
+    assert [note[:14] for note in notes] == ["input columns ", "only the first", "the training l"]
+    assert finished.summary == json.loads((path / "summary.json").read_text())
+    assert mean_summary([finished.summary, finished.summary])["notes"] == notes
+    text = printed(closing_table, finished)
+    paragraphs = [block.text for block in page_of(path).sections[0].blocks if isinstance(block, Text)]
+    for note in notes:
+        assert f"Note: {note}." in text
+        assert f"Note: {note}." in paragraphs
+
+
 def test_a_stop_without_validation_examples_is_refused(tmp_path: Path):
     data = Digits(12, partition=None, validation=0.003)  # 0.36 of 120 examples
     with pytest.raises(InputError, match=r"data\.validation is 0\.003"):
@@ -156,4 +191,4 @@ def test_a_plan_halved_for_lack_of_memory_is_recorded_and_a_resume_starts_with_i
 def test_a_mean_over_seeds_needs_each_of_them():
     same = {"algorithm": "IFCA", "scores": [{"name": "mae"}]}
     parts = [same | {"val/a": value, "val/b": other} for value, other in ((0.25, 0.5), (0.75, None))]
-    assert mean_summary(parts) == same | {"seeds": 2, "val/a": 0.5, "val/b": None}
+    assert mean_summary(parts) == same | {"notes": [], "seeds": 2, "val/a": 0.5, "val/b": None}

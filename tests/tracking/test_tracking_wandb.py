@@ -97,6 +97,7 @@ def test_names_configuration_and_summary_are_logged_and_round_is_the_step(offlin
     own = json.loads((offline / "run" / "summary.json").read_text())
     names = ("algorithm", "seed", "partition", "test/max_weighted_accuracy")
     assert [concluded(folder)[name] for name in names] == [own[name] for name in names]
+    assert own.keys() - concluded(folder).keys() == {name for name, value in own.items() if value is None} | {"notes"}
 
 
 def test_artifact_holds_models_memberships_and_partition(offline: Path):
