@@ -6,12 +6,12 @@ Friedman's test and Nemenyi's critical difference.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, count, pairwise
 from math import isfinite, sqrt
 from statistics import covariance, fmean, stdev
 
 import numpy as np
-from scipy.stats import friedmanchisquare, rankdata, studentized_range
+from scipy.stats import chi2, friedmanchisquare, nct, norm, rankdata, studentized_range
 from scipy.stats import t as student
 
 from lit_cfl.errors import InputError
@@ -19,6 +19,8 @@ from lit_cfl.errors import InputError
 __all__ = ["Interval", "Ranking", "critical_difference", "friedman", "interval", "paired_difference"]
 
 LEVEL = 0.95
+POWER = 0.8
+_LARGE = 50  # ratio of a difference to its deviation that two seeds tell
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,33 @@ def p_value(found: Interval) -> float:
     if found.margin == 0:
         return float(found.mean == 0)
     return float(2 * student.sf(abs(found.mean) / found.margin * _quantile(found.count), found.count - 1))
+
+
+def seeds_needed(difference: float, deviation: float) -> int:
+    """Computes the seeds that a two-sided paired t test at 5 % needs to find a difference with a power of 0.8.
+
+    This is the power of Cohen (Statistical Power Analysis for the Behavioral Sciences, 1988) by the noncentral t
+    distribution, without the negligible chance of a significant difference in the wrong direction.
+
+    Args:
+        difference: True mean difference, above 0.
+        deviation: Standard deviation of the paired differences over seeds.
+
+    Returns:
+        The number of seeds, at least 2.
+    """
+    if difference > _LARGE * deviation:
+        return 2
+    effect = difference / deviation
+    fewest = int(((norm.ppf((1 + LEVEL) / 2) + norm.ppf(POWER)) / effect) ** 2)  # if the deviation were known
+    numbers = count(max(2, fewest))
+    return next(n for n in numbers if nct.sf(_quantile(n), n - 1, effect * sqrt(n)) >= POWER)
+
+
+def variance_range(number: int) -> tuple[float, float]:
+    """Returns the ends of the 95 % interval of a true variance, as multiples of the variance of `number` values."""
+    low, high = chi2.ppf([(1 + LEVEL) / 2, (1 - LEVEL) / 2], number - 1)
+    return (number - 1) / float(low), (number - 1) / float(high)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
