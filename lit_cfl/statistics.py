@@ -11,7 +11,7 @@ from math import isfinite, sqrt
 from statistics import covariance, fmean, stdev
 
 import numpy as np
-from scipy.stats import chi2, friedmanchisquare, nct, norm, rankdata, studentized_range
+from scipy.stats import friedmanchisquare, nct, norm, rankdata, studentized_range
 from scipy.stats import t as student
 
 from lit_cfl.errors import InputError
@@ -19,8 +19,7 @@ from lit_cfl.errors import InputError
 __all__ = ["Interval", "Ranking", "critical_difference", "friedman", "interval", "paired_difference"]
 
 LEVEL = 0.95
-POWER = 0.8
-_LARGE = 50  # ratio of a difference to its deviation that two seeds tell
+_POWER = 0.8
 
 
 @dataclass(frozen=True)
@@ -96,28 +95,17 @@ def p_value(found: Interval) -> float:
 def seeds_needed(difference: float, deviation: float) -> int:
     """Computes the seeds that a two-sided paired t test at 5 % needs to find a difference with a power of 0.8.
 
-    This is the power of Cohen (Statistical Power Analysis for the Behavioral Sciences, 1988) by the noncentral t
-    distribution, without the negligible chance of a significant difference in the wrong direction.
+    By the noncentral t distribution (Cohen, Statistical Power Analysis for the Behavioral Sciences, 1988), without the
+    negligible chance of a significant difference in the wrong direction.
 
     Args:
         difference: True mean difference, above 0.
         deviation: Standard deviation of the paired differences over seeds.
-
-    Returns:
-        The number of seeds, at least 2.
     """
-    if difference > _LARGE * deviation:
-        return 2
-    effect = difference / deviation
-    fewest = int(((norm.ppf((1 + LEVEL) / 2) + norm.ppf(POWER)) / effect) ** 2)  # if the deviation were known
+    effect = min(difference / deviation, 50.0) if deviation else 50.0  # two seeds tell this effect
+    fewest = int(((norm.ppf((1 + LEVEL) / 2) + norm.ppf(_POWER)) / effect) ** 2)  # if the deviation were known
     numbers = count(max(2, fewest))
-    return next(n for n in numbers if nct.sf(_quantile(n), n - 1, effect * sqrt(n)) >= POWER)
-
-
-def variance_range(number: int) -> tuple[float, float]:
-    """Returns the ends of the 95 % interval of a true variance, as multiples of the variance of `number` values."""
-    low, high = chi2.ppf([(1 + LEVEL) / 2, (1 - LEVEL) / 2], number - 1)
-    return (number - 1) / float(low), (number - 1) / float(high)
+    return next(n for n in numbers if nct.sf(_quantile(n), n - 1, effect * sqrt(n)) >= _POWER)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -125,6 +113,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     found = accumulate((min(1.0, (len(order) - k) * p_values[i]) for k, i in enumerate(order)), max)
     return [value for _, value in sorted(zip(order, found, strict=True))]
+
+
+def told_from_zero(means: Mapping[str, Interval]) -> set[str]:
+    """Returns the names of the means that t tests at 5 % with Holm's correction tell from 0."""
+    tested = {name: p_value(found) for name, found in means.items() if found.margin is not None}
+    corrected = zip(tested, holm(list(tested.values())), strict=True)
+    return {name for name, p in corrected if p < 1 - LEVEL}
 
 
 def ratio_of_means(part: Sequence[float], whole: Sequence[float]) -> tuple[float, float, float] | None:

@@ -22,8 +22,8 @@ Section = Mapping[str, Any]  # class_path and init_args of an algorithm
 _RESERVED = (*("pictures", "compare.yaml", "results.md", "results.csv", "results.tex", "runs.csv", "client_gains.csv"),)
 TABLE = ("test", "difference")  # columns of results.tex
 ALL_COLUMNS = (
-    *("seeds", "test", "val", "tuned", "newcomers", "worst10", "difference", "seeds_needed", "losing", "gap_closed"),
-    *("ari", "clusters", "rounds_to", "mib_to", "local_steps_to", "mib", "local_steps", "seconds"),
+    *("seeds", "test", "val", "tuned", "newcomers", "worst10", "losing", "difference", "needed", "gap", "ari"),
+    *("clusters", "rounds_to", "mib_to", "steps_to", "mib", "steps", "seconds"),
 )
 
 _OF_AN_ENTRY = ("server", "shared", "personal")  # options of the experiment that an entry's file may set, too
@@ -144,14 +144,7 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         help="Test score to reach, for the columns rounds to, MiB to and local steps to (default: one that all reach).",
     )
-    add(
-        "--table",
-        nargs="+",
-        choices=ALL_COLUMNS,
-        default=TABLE,
-        metavar="COLUMN",
-        help=f"Columns of results.tex, of {', '.join(ALL_COLUMNS)} (default: {' '.join(TABLE)}).",
-    )
+    add("--table", nargs="+", choices=ALL_COLUMNS, default=TABLE, help="Columns of results.tex, in this order.")
     add("--num_cpus", type=int, help="Cores to use (default: all); 1: one run after the other, without Ray.")
     add("--quiet", action="store_true", help="Print only errors, and the comparison's directory at the end.")
     add("--dry-run", action="store_true", help="Check everything and say what would run; run nothing.")

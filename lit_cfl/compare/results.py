@@ -1,11 +1,13 @@
 """The results of a comparison: one row per run, one row per algorithm, and notes."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, floor, log10
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
+
+from scipy.stats import chi2
 
 from lit_cfl.compare.comparison import Comparison, training_differences
 from lit_cfl.compare.gains import client_gains, losing_clients
@@ -16,23 +18,9 @@ from lit_cfl.runs.many import Job
 from lit_cfl.runs.run import SAME_START
 from lit_cfl.runs.shared_clients import compare_shared, read_scored, scores_everyone
 from lit_cfl.scores import CLASSIFIER, Score, Scores, read_scores
-from lit_cfl.statistics import (
-    LEVEL,
-    POWER,
-    Interval,
-    holm,
-    interval,
-    p_value,
-    paired_difference,
-    ratio_of_means,
-    seeds_needed,
-    variance_range,
-)
+from lit_cfl.statistics import Interval, interval, paired_difference, ratio_of_means, seeds_needed, told_from_zero
 from lit_cfl.storage.checkpoint import read_fingerprint, share_initial_model
 from lit_cfl.storage.csv_log import read_table
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 _RUNS = {
     "clusters": "clusters/count",
@@ -53,9 +41,9 @@ _GAP = ("gap_closed", "gap_closed_low", "gap_closed_high")
 _NOT_OF_THE_ALGORITHM = ("server", "shared", "personal", "task", "local")  # must be equal for `gaps_closed`
 COLUMNS = (
     *("algorithm", "class", "runs", "failed", "test_mean", "test_sd", "val_mean", "val_sd", "tuned_mean", "tuned_sd"),
-    *("newcomers_mean", "newcomers_sd", "worst10_mean", "worst10_low", "worst10_high"),
+    *("newcomers_mean", "newcomers_sd", "worst10", "worst10_low", "worst10_high"),
     *("pairs", "pairs_over_shared_clients", "difference", "difference_low", "difference_high"),
-    *("seeds_needed", "clients_paired", "clients_losing", *_GAP),
+    *("point", "seeds_needed", "paired_clients", "losing", *_GAP),
     *("ari_mean", "ari_sd", "clusters_mean", "clusters_sd", "target", "reached", *_TO_TARGET),
     *(*_COSTS, "local_scored_examples", "seconds", "rounds_with_all_clients"),
 )
@@ -82,7 +70,7 @@ class Results:
         notes: Sentences below the table, the verdict first.
         tables: Rows of `metrics.csv` of each algorithm's finished runs.
         score: Score to compare, the task's first.
-        gains: Gain of each client, see `client_gains`; None = unknown.
+        gains: Data frame of `client_gains`; None = unknown.
     """
 
     runs: Sequence[Row]
@@ -90,7 +78,7 @@ class Results:
     notes: Sequence[str]
     tables: Mapping[str, Sequence[Sequence[Row]]]
     score: Score = CLASSIFIER[0]
-    gains: "DataFrame | None" = field(default=None, compare=False)
+    gains: Any = None
 
     @property
     def failed(self) -> list[Row]:
@@ -112,12 +100,11 @@ def collect(comparison: Comparison, path: Path, errors: Mapping[Job, str]) -> Re
     runs = [_run_row(job, done.get(job), costs[job], errors.get(job), score) for job in jobs]
     rows = [_row(comparison, name, runs, target, score) for name in comparison.names]
     gains = client_gains(done, comparison.names[0], score)
-    lost = losing_clients(gains)
+    losing, point = losing_clients(gains), 0.01 if score.is_share else abs(rows[0]["test_mean"] or 0) / 100
     for row in rows[1:]:
-        point = _point(rows[0], score)
-        row |= _difference(done, row["algorithm"], comparison.names[0], score, point) | lost.get(row["algorithm"], {})
-    shares = gaps_closed(rows, runs, score)
-    rows = [row | dict(zip(_GAP, shares.get(row["algorithm"], (None, None, None)), strict=True)) for row in rows]
+        row |= _difference(done, row["algorithm"], comparison.names[0], score, point) | losing.get(row["algorithm"], {})
+    gaps = gaps_closed(rows, runs, score)
+    rows = [row | dict(zip(_GAP, gaps.get(row["algorithm"], (None, None, None)), strict=True)) for row in rows]
     tables = {name: [rows for job, rows in metrics.items() if job.name == name] for name in comparison.names}
     notes = [*verdict(rows, score), *_notes_on_pairs(comparison, done)]
     notes += _notes_on_columns(comparison, rows, score)
@@ -146,7 +133,7 @@ def _row(comparison: Comparison, name: str, runs: Sequence[Row], target: float |
     for what, key in (scored | {"ari": "ari", "clusters": "clusters"}).items():
         found = interval([run[key] for run in done])
         row |= {f"{what}_mean": found.mean, f"{what}_sd": found.deviation}
-        row |= {f"{what}_low": found.low, f"{what}_high": found.high}
+        row |= {what: found.mean, f"{what}_low": found.low, f"{what}_high": found.high} if what == "worst10" else {}
     options = comparison.experiments[name].to_dict()
     row["added"] = [options.get(option) for option in _NOT_OF_THE_ALGORITHM]
     row |= {"target": target, "reached": len(reached), "rounds_with_all_clients": comparison.rounds_with_all(name)}
@@ -190,15 +177,11 @@ def cost_of(rows: Sequence[Row], target: float | None, scores: Scores = CLASSIFI
     return None
 
 
-def _point(first: Row, score: Score) -> float | None:
-    """Returns the difference for which seeds are counted: 0.01 of a share, else 1 % of the first one's mean score."""
-    return 0.01 if score.is_share else abs(first["test_mean"] or 0.0) / 100 or None
-
-
-def _difference(done: Mapping[Job, Row], name: str, first: str, score: Score, point: float | None = None) -> Row:
+def _difference(done: Mapping[Job, Row], name: str, first: str, score: Score, point: float) -> Row:
     """Computes an algorithm's mean difference from the first one, over the seeds with which both have finished.
 
-    If a run does not score every client, the two runs of its seed are compared on the clients that both score.
+    If a run does not score every client, the two runs of its seed are compared on the clients that both score. Seeds
+    are counted for a difference of `point`.
     """
     mine, others, over_both = dict[int, float | None](), dict[int, float | None](), list[int]()
     for job, summary in done.items():
@@ -214,9 +197,9 @@ def _difference(done: Mapping[Job, Row], name: str, first: str, score: Score, po
         mine[job.seed], others[job.seed] = (one[f"test/weighted_{score.name}"] for one in pair)
     gain = paired_difference(mine, others)
     unknown = sum(None in (mine[seed], others[seed]) for seed in over_both)
-    row = {"pairs": gain.count, "pairs_over_shared_clients": len(over_both) - unknown, "pairs_unknown": unknown}
-    if point is not None and gain.deviation is not None:
-        row["seeds_needed"] = seeds_needed(point, gain.deviation)
+    row: Row = {"pairs": gain.count, "pairs_over_shared_clients": len(over_both) - unknown, "pairs_unknown": unknown}
+    needed = None if gain.deviation is None or not point else seeds_needed(point, gain.deviation)
+    row |= {"point": point, "seeds_needed": needed}
     return row | {"difference": gain.mean, "difference_low": gain.low, "difference_high": gain.high}
 
 
@@ -258,7 +241,6 @@ def gaps_closed(rows: Sequence[Row], runs: Sequence[Row], score: Score) -> dict[
 
 _BETTER, _WORSE = ("is better than", "are better than"), ("is worse than", "are worse than")
 _UNKNOWN = ("cannot be told from", "cannot be told from")
-_MANY = 30  # seeds from which on a deviation is well known
 
 
 def verdict(rows: Sequence[Row], score: Score) -> list[str]:
@@ -271,40 +253,39 @@ def verdict(rows: Sequence[Row], score: Score) -> list[str]:
         score: Score to compare.
 
     Returns:
-        The sentence on the tests, and that on seeds if an algorithm cannot be told from the first one; nothing for a
-        single algorithm.
+        One sentence or two; nothing for a single algorithm.
     """
     first, *others = rows
     gains = {row["algorithm"]: _gain(row) for row in others}
-    tested = {name: p_value(gain) for name, gain in gains.items() if gain.margin is not None}
-    corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
+    told = told_from_zero(gains)
     kinds: dict[tuple[str, str], list[str]] = {_BETTER: [], _WORSE: [], _UNKNOWN: []}
     for name, gain in gains.items():
         side = _BETTER if score.better(gain.mean or 0.0, 0.0) else _WORSE
-        kinds[side if corrected.get(name, 1.0) < 1 - LEVEL else _UNKNOWN].append(name)
+        kinds[side if name in told else _UNKNOWN].append(name)
     parts = []
     for (of_one, of_several), names in kinds.items():
         if names:
             listed = " and ".join(", ".join(names).rsplit(", ", 1))
             parts.append(f"{listed} {of_one if len(names) == 1 else of_several} {first['algorithm']}")
+    tested = any(gain.margin is not None for gain in gains.values())
     how = "paired t tests over seeds at 5 %, with Holm's correction" if tested else "a test needs two seeds"
     needed = _describe_seeds(first, [row for row in others if row["algorithm"] in kinds[_UNKNOWN]], score)
     return [f"Test {score.title}: {'; '.join(parts)} ({how}).", *needed] if parts else []
 
 
 def _describe_seeds(first: Row, others: Sequence[Row], score: Score) -> list[str]:
-    """Says how many seeds some algorithms need; empty if it is unknown."""
-    known, point = [row for row in others if row.get("seeds_needed") is not None], _point(first, score)
-    if not known or point is None:
+    """Says how many seeds some algorithms need to be told from the first one; empty if it is unknown."""
+    known = [row for row in others if row.get("seeds_needed") is not None]
+    if not known:
         return []
-    unit = "one point (0.01)" if score.is_share else f"{point:.3g} (1 % of its {score.title})"
-    listed = " and ".join(", ".join(f"{row['algorithm']} {row['seeds_needed']:,}" for row in known).rsplit(", ", 1))
+    unit = "one point (0.01)" if score.is_share else f"{known[0]['point']:.3g} (1 % of its {score.title})"
+    numbers = ", ".join(f"{row['seeds_needed']:,} for {row['algorithm']}" for row in known)
     fewest = min(row["pairs"] for row in known)
-    low, high = variance_range(fewest)
-    rough = f"estimated from {fewest} seeds, the number may be {1 / low:.0f} times too high or {high:.0f} times too low"
+    most = (fewest - 1) / chi2.ppf(0.025, fewest - 1)  # upper end of the 95 % interval of the variance
     return [
-        f"Seeds needed to tell a difference of {unit} from {first['algorithm']}, by a two-sided paired t test at 5 % "
-        f"with power {POWER}: {listed}; {rough if fewest < _MANY else f'estimated from {fewest} seeds'}."
+        f"Seeds needed to tell a difference of {unit} from {first['algorithm']} (two-sided paired t test at 5 %, power "
+        f"0.8): {numbers}. That is rough: the deviation is estimated from {fewest} seeds, so it may take up to "
+        f"{most:,.{0 if most > 3 else 1}f} times as many."
     ]
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,10 +15,11 @@ from lit_cfl.compare.results import COLUMNS, NOTE_ON_COSTS, Results, run_columns
 from lit_cfl.metric_names import Row
 from lit_cfl.progress.console import new_console
 from lit_cfl.progress.tables import mebibytes, new_table, number
-from lit_cfl.statistics import LEVEL, holm, p_value, paired_difference
+from lit_cfl.statistics import paired_difference, told_from_zero
 from lit_cfl.storage.atomic_writes import write_atomically, write_text
 from lit_cfl.storage.csv_log import write_rows
 
+_SHARE = re.compile("(test|val|tuned|newcomers)_|worst10|difference")  # values of a row that are scores
 _WIDE, _NO_LIMIT = 130, 1000  # widths in characters
 _TEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
@@ -33,99 +34,64 @@ _TEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
 
 
 class _Column(NamedTuple):
-    """A column: its name for `--table`, and a value of a row without which nothing shows it."""
+    """A column: whether a narrow terminal shows it, and a value of a row without which nothing shows it."""
 
-    name: str
     heading: str
     show: Callable[[Row], str]
-    screen: bool = True  # whether a narrow terminal shows it
+    screen: bool = True
     needs: str | None = "algorithm"
 
 
-def _columns(results: Results, percent: bool = False) -> list[_Column]:
-    """Lists the known columns; `percent` formats scores that are shares in percent."""
-    rows, first = results.rows, results.rows[0]
-    factor, digits, unit = (100, 1, " (%)") if percent and results.score.is_share else (1, 3, "")
-    score = results.score.title + unit
-    at = "target" if first["target"] is None else f"{first['target']:g}"
+def _columns(results: Results, digits: int = 3, unit: str = "") -> dict[str, _Column]:
+    """Lists the known columns by their names in `ALL_COLUMNS`; scores have these digits and this unit."""
+    rows, score, first = results.rows, results.score.title, results.rows[0]
+    at, form = "target" if first["target"] is None else f"{first['target']:g}", f".{digits}f"
     known = {name for row in rows for name, value in row.items() if value is not None}
     count = None if "ari_mean" in known else "clusters_mean"  # agreement says more than the number of clusters
 
-    def spread(name: str) -> Callable[[Row], str]:
-        return partial(_spread, name=name, digits=digits, factor=factor)
-
-    def between(name: str, sign: str = "") -> Callable[[Row], str]:
-        return partial(_interval, name=name, form=f"{sign}.{digits}f", factor=factor)
-
     def difference(row: Row) -> str:
-        return "" if row is first else between("difference", "+")(row)
+        return "" if row is first else _interval(row, "difference", f"+{form}")
 
-    columns = [
-        _Column(
-            "algorithm", "algorithm", lambda row: row["algorithm"] + ("†" if row["rounds_with_all_clients"] else "")
-        ),
-        _Column("seeds", "seeds", lambda row: str(row["runs"]), screen=False),
-        _Column("test", f"test {score}", spread("test")),
-        _Column("val", f"val {score}", spread("val"), screen=False, needs="val_mean"),
-        _Column("tuned", f"tuned {score}", spread("tuned"), needs="tuned_mean"),
-        _Column("newcomers", f"newcomers{unit}", spread("newcomers"), needs="newcomers_mean"),
-        _Column("worst10", f"worst tenth{unit}", between("worst10"), screen=False, needs="worst10_mean"),
-        _Column("difference", f"difference to {first['algorithm']}", difference),
-        _Column(
-            "seeds_needed",
-            "seeds needed",
-            lambda row: number(row.get("seeds_needed"), 0),
-            screen=False,
-            needs="seeds_needed",
-        ),
-        _Column(
-            "losing",
-            "clients that lose",
-            lambda row: _share(row.get("clients_losing")),
-            screen=False,
-            needs="clients_losing",
-        ),
-        _Column("gap_closed", "gap closed", lambda row: _interval(row, "gap_closed", ".2f"), needs="gap_closed"),
-        _Column("ari", "ARI", lambda row: _spread(row, "ari", 2), needs="ari_mean"),
-        _Column("clusters", "clusters", lambda row: _spread(row, "clusters", 1), needs=count),
-        _Column("rounds_to", f"rounds to {at}", lambda row: _cost(row, "rounds_to_target")),
-        _Column("mib_to", f"MiB to {at}", lambda row: _cost(row, "mib_to_target", mebibytes)),
-        _Column(
-            "local_steps_to", f"local steps to {at}", lambda row: _cost(row, "local_steps_to_target", "{:.0f}".format)
-        ),
-        _Column("mib", "traffic MiB", lambda row: "-" if row["mib"] is None else mebibytes(row["mib"]), screen=False),
-        _Column("local_steps", "local steps", lambda row: number(row["local_steps"], 0), screen=False),
-        _Column("seconds", "time s", lambda row: number(row["seconds"], 1), screen=False),
-    ]
-    return [column for column in columns if column.needs in known]
+    columns = {
+        "algorithm": _Column("algorithm", lambda row: row["algorithm"] + "†" * bool(row["rounds_with_all_clients"])),
+        "seeds": _Column("seeds", lambda row: str(row["runs"]), False),
+        "test": _Column(f"test {score}{unit}", lambda row: _spread(row, "test", digits)),
+        "val": _Column(f"val {score}{unit}", lambda row: _spread(row, "val", digits), False, "val_mean"),
+        "tuned": _Column(f"tuned {score}{unit}", lambda row: _spread(row, "tuned", digits), needs="tuned_mean"),
+        "newcomers": _Column(f"newcomers{unit}", lambda row: _spread(row, "newcomers", digits), needs="newcomers_mean"),
+        "worst10": _Column(f"worst tenth{unit}", lambda row: _interval(row, "worst10", form), False, "worst10"),
+        "losing": _Column("clients that lose", lambda row: _interval(row, "losing", ".1%"), False, "losing"),
+        "difference": _Column(f"difference to {first['algorithm']}", difference),
+        "needed": _Column("seeds needed", lambda row: number(row.get("seeds_needed"), 0), False, "seeds_needed"),
+        "gap": _Column("gap closed", lambda row: _interval(row, "gap_closed", ".2f"), needs="gap_closed"),
+        "ari": _Column("ARI", lambda row: _spread(row, "ari", 2), needs="ari_mean"),
+        "clusters": _Column("clusters", lambda row: _spread(row, "clusters", 1), needs=count),
+        "rounds_to": _Column(f"rounds to {at}", lambda row: _cost(row, "rounds_to_target")),
+        "mib_to": _Column(f"MiB to {at}", lambda row: _cost(row, "mib_to_target", mebibytes)),
+        "steps_to": _Column(f"local steps to {at}", lambda row: _cost(row, "local_steps_to_target", "{:.0f}".format)),
+        "mib": _Column("traffic MiB", lambda row: "-" if row["mib"] is None else mebibytes(row["mib"]), False),
+        "steps": _Column("local steps", lambda row: number(row["local_steps"], 0), False),
+        "seconds": _Column("time s", lambda row: number(row["seconds"], 1), False),
+    }
+    return {name: column for name, column in columns.items() if column.needs in known}
 
 
-def cells(results: Results, shown: Callable[[_Column], bool] = lambda column: True) -> list[list[str]]:
+def cells(results: Results, columns: Sequence[_Column] | None = None) -> list[list[str]]:
     """Formats the headings and one line per algorithm as plain text; a dash means unknown."""
-    return _cells(results, [column for column in _columns(results) if shown(column)])
-
-
-def _cells(results: Results, columns: Sequence[_Column]) -> list[list[str]]:
+    columns = list(_columns(results).values()) if columns is None else columns
     return [[column.heading for column in columns], *([column.show(row) for column in columns] for row in results.rows)]
 
 
-def _spread(row: Row, name: str, digits: int = 3, factor: int = 1) -> str:
-    mean, deviation = (
-        None if row[f"{name}_{end}"] is None else factor * row[f"{name}_{end}"] for end in ("mean", "sd")
-    )
+def _spread(row: Row, name: str, digits: int) -> str:
+    mean, deviation = row[f"{name}_mean"], row[f"{name}_sd"]
     return number(mean, digits) + ("" if deviation is None else f" ± {deviation:.{digits}f}")
 
 
-def _interval(row: Row, name: str, form: str, factor: int = 1) -> str:
-    found = (row.get(f"{name}{end}") for end in ("" if name in row else "_mean", "_low", "_high"))
-    value, low, high = (None if one is None else factor * one for one in found)
+def _interval(row: Row, name: str, form: str) -> str:
+    value, low, high = (row.get(f"{name}{end}") for end in ("", "_low", "_high"))
     if value is None:
         return "-"
     return f"{value:{form}}" + ("" if low is None else f" [{low:{form}}, {high:{form}}]")
-
-
-def _share(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"
 
 
 def _cost(row: Row, name: str, show: Callable[[float], str] = "{:.1f}".format) -> str:
@@ -139,7 +105,8 @@ def _cost(row: Row, name: str, show: Callable[[float], str] = "{:.1f}".format) -
 def show_table(console: Console, results: Results) -> None:
     """Prints the table: fewer columns in a narrow terminal, all of them in a file or pipe."""
     narrow = console.is_terminal and console.width < _WIDE
-    headings, *lines = cells(results, lambda column: column.screen or not narrow)
+    columns = [column for column in _columns(results).values() if column.screen or not narrow]
+    headings, *lines = cells(results, columns)
     table = new_table(*(heading.replace(" to ", " to\n") for heading in headings))
     for column in table.columns:
         column.no_wrap = True
@@ -173,20 +140,19 @@ def _markdown(text: str) -> str:
 def as_latex(results: Results, shown: Sequence[str] = TABLE) -> str:
     r"""Formats some columns for LaTeX with booktabs, scores that are shares in percent; the notes are comments.
 
-    The default columns fit a column of 3.3 inches in `\small`. The best test score is bold, and so are those that
-    paired t tests at 5 % with Holm's correction do not tell from it.
-
-    Args:
-        results: Results of a comparison.
-        shown: Names of columns in their order, of `ALL_COLUMNS`; unknown ones are left out.
+    The default columns fit a column of 3.3 inches in `\small`; unknown ones are left out. The best test score is bold,
+    and so are those that paired t tests at 5 % with Holm's correction do not tell from it.
     """
-    known, best = {column.name: column for column in _columns(results, percent=True)}, _best(results)
-    columns = [known[name] for name in ("algorithm", *shown) if name in known]
-    headings, *lines = [list(map(_latex_figure, line)) for line in _cells(results, columns)]
+    best, digits, unit = _best(results), 3, ""
+    if results.score.is_share:
+        results, digits, unit = replace(results, rows=list(map(_in_percent, results.rows))), 1, " (%)"
+    known = _columns(results, digits, unit)
+    names = [name for name in ("algorithm", *shown) if name in known]
+    first, *figures = cells(results, [known[name] for name in names])
+    headings, lines = list(map(latex, first)), [[latex(name), *map(_latex_figure, rest)] for name, *rest in figures]
     for row, line in zip(results.rows, lines, strict=True):
-        for k, column in enumerate(columns):
-            if column.name == "test" and row["algorithm"] in best:
-                line[k] = re.sub(r"^\S+", r"\\textbf{\g<0>}", line[k])
+        if row["algorithm"] in best and "test" in names:
+            line[names.index("test")] = re.sub(r"^\S+", r"\\textbf{\g<0>}", line[names.index("test")])
     # LaTeX would take a [ or * at the start of a line as an argument of the \\ before it
     rows = ["{}" * line[0].startswith(("[", "*")) + " & ".join(line) + r" \\" for line in lines]
     notes = ["% " + " ".join(note.split()) for note in results.notes if not note.startswith(NOTE_ON_COSTS)]
@@ -197,10 +163,13 @@ def as_latex(results: Results, shown: Sequence[str] = TABLE) -> str:
         r"\midrule",
     ]
     about = (
-        "% needs \\usepackage{booktabs}; --table chooses the columns, which results.md and results.csv have all",
-        "% bold: the best, and those that paired t tests at 5 % with Holm's correction do not tell from it",
+        "% needs \\usepackage{booktabs}; bold: the best, and those that paired t tests (Holm, 5 %) do not tell from it"
     )
-    return "\n".join([*about, *notes, *head, *rows, r"\bottomrule", r"\end{tabular}"]) + "\n"
+    return "\n".join([about, *notes, *head, *rows, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _in_percent(row: Row) -> Row:
+    return {name: 100 * row[name] if _SHARE.match(name) and row[name] is not None else row[name] for name in row}
 
 
 def _best(results: Results) -> set[str]:
@@ -208,15 +177,13 @@ def _best(results: Results) -> set[str]:
     means = {row["algorithm"]: row["test_mean"] for row in results.rows if row["test_mean"] is not None}
     if len(means) < 2:
         return set()
-    score = results.score
-    top = (max if score.higher_is_better else min)(means, key=means.__getitem__)
-    values: dict[str, dict[int, float | None]] = {name: {} for name in (row["algorithm"] for row in results.rows)}
+    best = (max if results.score.higher_is_better else min)(means, key=means.__getitem__)
+    values: dict[str, dict[int, float | None]] = {row["algorithm"]: {} for row in results.rows}
     for run in results.runs:
-        values[run["algorithm"]][run["seed"]] = run.get(f"test_{score.name}")
-    gaps = {name: paired_difference(values[name], values[top]) for name in means if name != top}
-    tested = {name: p_value(gap) for name, gap in gaps.items() if gap.margin is not None}
-    corrected = zip(tested, holm(list(tested.values())), strict=True)
-    return {top, *(name for name, p in corrected if p >= 1 - LEVEL)}
+        values[run["algorithm"]][run["seed"]] = run.get(f"test_{results.score.name}")
+    gaps = {name: paired_difference(values[name], values[best]) for name in means}
+    told = told_from_zero({name: gap for name, gap in gaps.items() if name != best})
+    return {name for name, gap in gaps.items() if name == best or (gap.margin is not None and name not in told)}
 
 
 def latex(text: str) -> str:

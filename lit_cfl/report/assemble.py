@@ -47,8 +47,8 @@ def make_page(paths: Sequence[Path], command: Sequence[str]) -> Page:
             lines += [f"{name}: {sentence}" if several else sentence for sentence in said]
             tables += [replace(table, title=f"{table.title}: {name}") if several else table for table in found]
             problems += wrong
-            title, prefix = (f"Who gains: {name}", f"{slug(name)}-") if several else ("Who gains", "")
-            part = attempt(problems, path / gains.FILE, partial(gains.section, path, title, prefix, score, guard))
+            file, shown = path / "client_gains.csv", slug(name) if several else ""
+            part = attempt(problems, file, partial(gains.section, file, shown, score, guard))
             gaining += [part] if part else []
         lines += overview.headline(groups, score)
         sections += [overview.section(groups, score, tables), *gaining, over_rounds.section(groups, score, guard)]

@@ -74,5 +74,5 @@ def test_pair_whose_shared_clients_have_no_known_figure_is_not_counted(tmp_path:
         rows = [{"client": k, "n_test": 1, "newcomer": 0, score.name: 2.0 + k} for k in clients]
         write_table(job.folder / "clients.csv", list(rows[0]), rows)
         summaries[job] = summary | {"test/weighted_perplexity": 9.0}
-    found = _difference(summaries, "B", "A", score)
+    found = _difference(summaries, "B", "A", score, 0.01)
     assert (found["pairs"], found["pairs_unknown"], found["difference"]) == (0, 1, None)
