@@ -44,8 +44,9 @@ def client_gains(done: Mapping[Job, Row], first: str, score: Score) -> "DataFram
 def _read_clients(job: Job, summary: Row, score: Score) -> "DataFrame":
     """Reads the clients that took part in training and were scored, by a key that identifies them."""
     table = read_frame(job.folder / "clients.csv", "name")
-    table = table[(table["newcomer"] != 1) & table[score.name].notna()].rename(columns={score.name: "score"})
-    table = table.reindex(columns=["client", "name", "n_test", "true_cluster", "cluster", "score"])
+    table = table[(table["newcomer"] != 1) & table[score.name].notna()]
+    known = ["client", "name", "n_test", "true_cluster", "cluster", score.name]
+    table = table.reindex(columns=known).rename(columns={score.name: "score"})
     partition = str(summary.get("partition") or f"seed {job.seed}")[:16]
     named = table["name"].notna().all() and table["name"].is_unique
     key = table["name"] if named else [f"{partition} {client}" for client in table["client"]]

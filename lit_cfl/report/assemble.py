@@ -47,8 +47,8 @@ def make_page(paths: Sequence[Path], command: Sequence[str]) -> Page:
             lines += [f"{name}: {sentence}" if several else sentence for sentence in said]
             tables += [replace(table, title=f"{table.title}: {name}") if several else table for table in found]
             problems += wrong
-            file, shown = path / "client_gains.csv", slug(name) if several else ""
-            part = attempt(problems, file, partial(gains.section, file, shown, score, guard))
+            file, label = path / "client_gains.csv", slug(name) if several else ""
+            part = attempt(problems, file, partial(gains.section, file, label, score, guard))
             gaining += [part] if part else []
         lines += overview.headline(groups, score)
         sections += [overview.section(groups, score, tables), *gaining, over_rounds.section(groups, score, guard)]
