@@ -35,16 +35,15 @@ def section(file: Path, name: str, score: Score, guard: DrawingGuard) -> Section
 
 
 def _table(gains: "DataFrame", first: str) -> Table:
-    true = gains["true_cluster"] >= 0
-    by, note = ("true cluster", "") if true.any() else ("cluster", " Clusters are those found under the first seed.")
-    some = gains[true if true.any() else gains["seed"] == gains["seed"].min()]
+    known = bool((gains["true_cluster"] >= 0).any())
+    by, note = ("true cluster", "") if known else ("cluster", " Clusters are those found under the first seed.")
     rows = []
     for name, whole in gains.groupby("algorithm", sort=False):
-        own = [(int(number), part) for number, part in some[some["algorithm"] == name].groupby(by.replace(" ", "_"))]
-        for cluster, part in [("all", whole), *(own if len(own) > 1 else [])]:
-            gain = part["gain"]
-            share = f"{(gain < 0).mean():.1%}"
-            rows.append([name, cluster, len(part), share, f"{gain.mean():+.3f}", f"{gain.min():+.3f}"])
+        some = whole[whole["true_cluster"] >= 0 if known else whole["seed"] == whole["seed"].iat[0]]
+        own = [(int(number), gain) for number, gain in some.groupby(by.replace(" ", "_"))["gain"]]
+        for cluster, gain in [("all", whole["gain"]), *(own if len(own) > 1 else [])]:
+            figures = f"{(gain < 0).mean():.1%}", f"{gain.mean():+.3f}", f"{gain.min():+.3f}"
+            rows.append([name, cluster, len(gain), *figures])
     head = ["algorithm", by, "clients", "lose", "mean gain", "lowest gain"]
     about = (
         f"Gain over {first}, above 0 is better.{note} Of equal algorithms, up to half of the clients lose by chance."
