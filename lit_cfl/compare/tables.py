@@ -55,7 +55,7 @@ def _columns(results: Results, digits: int = 3, unit: str = "") -> dict[str, _Co
     columns = {
         "algorithm": _Column("algorithm", lambda row: row["algorithm"] + "†" * bool(row["rounds_with_all_clients"])),
         "seeds": _Column("seeds", lambda row: str(row["runs"]), False),
-        "test": _Column(f"test {score}{unit}", lambda row: _spread(row, "test", digits)),
+        "test": _Column(f"{score}{unit}" if unit else f"test {score}", lambda row: _spread(row, "test", digits)),
         "val": _Column(f"val {score}{unit}", lambda row: _spread(row, "val", digits), False, "val_mean"),
         "tuned": _Column(f"tuned {score}{unit}", lambda row: _spread(row, "tuned", digits), needs="tuned_mean"),
         "newcomers": _Column(f"newcomers{unit}", lambda row: _spread(row, "newcomers", digits), needs="newcomers_mean"),
