@@ -80,7 +80,7 @@ def _sorted(name: str, gains: "Series", limits: tuple[float, float]) -> Panel:
     values = sorted(gains)
     panel = Panel(plain(shorten(name)), "clients", "gain", limits=limits, x_limits=(0, len(values)))
     if len(values) <= _MOST_BARS:
-        return replace(panel, bars=[Bars(name, range(len(values)), 1, values)])
+        return replace(panel, bars=[Bars(name, list(range(len(values))), 1, values)])
     kept = thin(len(values), _MOST_POINTS)
     line = Curve(name, [k + 1 for k in kept], [values[k] for k in kept])
     return replace(panel, curves=[Curve("zero", [0, len(values)], [0, 0]), line])
