@@ -115,13 +115,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [value for _, value in sorted(zip(order, found, strict=True))]
 
 
-def told_from_zero(means: Mapping[str, Interval]) -> set[str]:
-    """Returns the names of the means that t tests at 5 % with Holm's correction tell from 0."""
-    tested = {name: p_value(found) for name, found in means.items() if found.margin is not None}
-    corrected = zip(tested, holm(list(tested.values())), strict=True)
-    return {name for name, p in corrected if p < 1 - LEVEL}
-
-
 def ratio_of_means(part: Sequence[float], whole: Sequence[float]) -> tuple[float, float, float] | None:
     """Computes the ratio of two means over the same seeds, with its 95 % interval by Fieller's theorem.
 

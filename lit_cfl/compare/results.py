@@ -18,7 +18,7 @@ from lit_cfl.runs.many import Job
 from lit_cfl.runs.run import SAME_START
 from lit_cfl.runs.shared_clients import compare_shared, read_scored, scores_everyone
 from lit_cfl.scores import CLASSIFIER, Score, Scores, read_scores
-from lit_cfl.statistics import Interval, interval, paired_difference, ratio_of_means, seeds_needed, told_from_zero
+from lit_cfl.statistics import LEVEL, Interval, holm, interval, p_value, paired_difference, ratio_of_means, seeds_needed
 from lit_cfl.storage.checkpoint import read_fingerprint, share_initial_model
 from lit_cfl.storage.csv_log import read_table
 
@@ -257,17 +257,17 @@ def verdict(rows: Sequence[Row], score: Score) -> list[str]:
     """
     first, *others = rows
     gains = {row["algorithm"]: _gain(row) for row in others}
-    told = told_from_zero(gains)
+    tested = {name: p_value(gain) for name, gain in gains.items() if gain.margin is not None}
+    corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
     kinds: dict[tuple[str, str], list[str]] = {_BETTER: [], _WORSE: [], _UNKNOWN: []}
     for name, gain in gains.items():
         side = _BETTER if score.better(gain.mean or 0.0, 0.0) else _WORSE
-        kinds[side if name in told else _UNKNOWN].append(name)
+        kinds[side if corrected.get(name, 1.0) < 1 - LEVEL else _UNKNOWN].append(name)
     parts = []
     for (of_one, of_several), names in kinds.items():
         if names:
             listed = " and ".join(", ".join(names).rsplit(", ", 1))
             parts.append(f"{listed} {of_one if len(names) == 1 else of_several} {first['algorithm']}")
-    tested = any(gain.margin is not None for gain in gains.values())
     how = "paired t tests over seeds at 5 %, with Holm's correction" if tested else "a test needs two seeds"
     needed = _describe_seeds(first, [row for row in others if row["algorithm"] in kinds[_UNKNOWN]], score)
     return [f"Test {score.title}: {'; '.join(parts)} ({how}).", *needed] if parts else []

@@ -15,7 +15,7 @@ from lit_cfl.compare.results import COLUMNS, NOTE_ON_COSTS, Results, run_columns
 from lit_cfl.metric_names import Row
 from lit_cfl.progress.console import new_console
 from lit_cfl.progress.tables import mebibytes, new_table, number
-from lit_cfl.statistics import paired_difference, told_from_zero
+from lit_cfl.statistics import paired_difference
 from lit_cfl.storage.atomic_writes import write_atomically, write_text
 from lit_cfl.storage.csv_log import write_rows
 
@@ -141,7 +141,7 @@ def as_latex(results: Results, shown: Sequence[str] = TABLE) -> str:
     r"""Formats some columns for LaTeX with booktabs, scores that are shares in percent; the notes are comments.
 
     The default columns fit a column of 3.3 inches in `\small`; unknown ones are left out. The best test score is bold,
-    and so are those that paired t tests at 5 % with Holm's correction do not tell from it.
+    and so are those that a paired t test at 5 % does not tell from it.
     """
     best, digits, unit = _best(results), 3, ""
     if results.score.is_share:
@@ -163,7 +163,7 @@ def as_latex(results: Results, shown: Sequence[str] = TABLE) -> str:
         r"\midrule",
     ]
     about = (
-        "% needs \\usepackage{booktabs}; bold: the best, and those that paired t tests (Holm, 5 %) do not tell from it"
+        "% needs \\usepackage{booktabs}; bold: the best, and those that a paired t test at 5 % does not tell from it"
     )
     return "\n".join([about, *notes, *head, *rows, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
@@ -173,7 +173,7 @@ def _in_percent(row: Row) -> Row:
 
 
 def _best(results: Results) -> set[str]:
-    """Names the algorithm with the best mean test score, and those that cannot be told from it."""
+    """Names the algorithm with the best mean test score, and those that a paired t test does not tell from it."""
     means = {row["algorithm"]: row["test_mean"] for row in results.rows if row["test_mean"] is not None}
     if len(means) < 2:
         return set()
@@ -182,8 +182,8 @@ def _best(results: Results) -> set[str]:
     for run in results.runs:
         values[run["algorithm"]][run["seed"]] = run.get(f"test_{results.score.name}")
     gaps = {name: paired_difference(values[name], values[best]) for name in means}
-    told = told_from_zero({name: gap for name, gap in gaps.items() if name != best})
-    return {name for name, gap in gaps.items() if name == best or (gap.margin is not None and name not in told)}
+    equal = {name for name, gap in gaps.items() if gap.margin is not None and abs(gap.mean or 0.0) <= gap.margin}
+    return {best, *equal}
 
 
 def latex(text: str) -> str:

@@ -91,4 +91,4 @@ def _against(name: str, own: "DataFrame", first: str, score: Score) -> Panel:
     notes = known.where(known.notna(), None).to_dict("records")
     points = Points(name, own["reference"].tolist(), own["score"].tolist(), notes=notes)
     axis = f"{score.title}\nunder {plain(shorten(first))}"
-    return Panel(plain(shorten(name)), axis, score.title, points=[points], diagonal=0.0)
+    return Panel("", axis, score.title, points=[points], diagonal=0.0)

@@ -71,7 +71,13 @@ def test_a_client_of_one_partition_has_the_mean_of_the_seeds_under_which_both_sc
         runs |= {("A", 5): (partition, second[0]), ("B", 5): (partition, second[1])}
         gains = gains_of(tmp_path / str(partition), runs)
         assert rows_of(gains, "client", "seed", "gain") == [(1, 0, 0.25), (0, 0, -0.125), (0, 5, 0.375), (2, 5, -0.125)]
-    runs |= {("A", 5): ("r", second[0]), ("B", 0): ("tiny", OTHER)}  # runs of different clients are no pairs
+    runs |= {("A", 0): (None, FIRST), ("B", 0): (None, OTHER)}
+    assert len(gains_of(tmp_path / "unknown", runs)) == 4
+    runs |= {
+        ("A", 0): ("p", FIRST),
+        ("A", 5): ("r", second[0]),
+        ("B", 0): ("tiny", OTHER),
+    }  # runs of different clients are no pairs
     assert gains_of(tmp_path / "unpaired", runs).empty
     assert gains_of(tmp_path / "alone", {("A", 0): ("p", FIRST)}).empty
     assert client_gains({}, "A", ACCURACY).empty
@@ -102,7 +108,8 @@ def test_gains_of_errors_are_positive_if_errors_fall_and_rounding_is_no_loss(tmp
     seeds = ((0.7, 0.6), (0.1, 0.2))  # -0.1 and 0.1, whose sum is not 0 in floats
     assert sum(mine - first for first, mine in seeds) != 0
     runs = {(name, seed): ("p", {0: (seeds[seed][k], 9, 0, 0)}) for k, name in enumerate("AB") for seed in (0, 1)}
-    assert gains_of(tmp_path / "zero", runs)["gain"].tolist() == [0.0]
+    gains = gains_of(tmp_path / "zero", runs)
+    assert (gains["gain"].tolist(), losing_clients(gains)["B"]["losing"]) == ([0.0], 0.0)
 
 
 @pytest.fixture
@@ -187,6 +194,16 @@ def test_the_figure_shows_sorted_gains_and_both_scores_in_the_algorithms_colours
         text.get_fontsize() for ax in axes for text in (*ax.get_xticklabels(), ax.title, ax.xaxis.label, ax.yaxis.label)
     ]
     assert min(sizes) >= 7
+
+
+def test_a_client_without_a_gain_does_not_lose_and_one_client_is_counted_in_whole_numbers(compared: Path):
+    gains = ComparisonTables(compared).client_gains
+    gains[:1].assign(gain=0.0).to_csv(compared / "client_gains.csv", index=False)
+    page = page_of(compared)
+    assert table_on(page, "Clients that lose")[1:] == [["IFCA", "all", "1", "0.0%", "+0.000", "+0.000"]]
+    axes = draw(figure_on(page, "gains")).axes[0]
+    axes.figure.draw_without_rendering()
+    assert all(float(tick).is_integer() for tick in axes.get_xticks())
 
 
 def test_many_clients_are_a_sorted_curve_and_a_sample_of_points(compared: Path):

@@ -180,7 +180,8 @@ def test_a_finished_comparison_is_not_run_again(finished: tuple[Path, str], caps
     assert main(["compare", "--resume", "c"]) == 0
     assert before == {file: file.stat().st_mtime_ns for file in Path("c").rglob("seed-*/*")}
     assert tables == {file: file.read_bytes() for file in Path("c").glob("r*.*")}
-    assert main(["compare", "--resume", "c", "--target", "0.05"]) == 0
+    assert main(["compare", "--resume", "c", "--target", "0.05", "--table", "ari", "losing"]) == 0
+    assert r"algorithm & ARI & clients that lose \\" in Path("c/results.tex").read_text()
     assert main(["compare", "--resume", "c", "--target", "80"]) == 2
     assert {row["target"] for row in table("c/results.csv")} == {0.05}
 

@@ -241,7 +241,10 @@ def test_the_table_for_a_paper_has_percents_and_what_is_not_told_from_the_best_i
     errors = [run | {"test_mae": run["test_accuracy"]} for run in percents("A", "B", "C").runs]
     head, first, *others = lines_of_table(as_latex(replace(percents("A", "B", "C"), score=mae, runs=errors), ["test"]))
     assert (head, first) == ("algorithm & test MAE", r"A & \textbf{0.521} $\pm$ 0.036")
-    assert not any("textbf" in line for line in others[:1])
+    assert ["textbf" in line for line in others] == [False, True]
+    one = [run for run in errors if run["seed"] == 0]
+    rows = lines_of_table(as_latex(replace(percents("A", "B", "C"), runs=one)))
+    assert ["textbf" in row for row in rows[1:]] == [False, True, False]  # one seed tells nothing
 
 
 def test_columns_of_the_table_for_a_paper_are_chosen_in_their_order():
