@@ -181,6 +181,7 @@ def test_the_figure_shows_sorted_gains_and_both_scores_in_the_algorithms_colours
     (bars, dots), (_, other) = figure.rows
     assert [value * 8 for value in bars.bars[0].height] == [-3, -2, *[-1] * 4, *[1] * 6]
     assert figure.styles["IFCA"].colour == BLUE
+    assert (bars.x_limits, bars.bars[0].width, list(bars.bars[0].x)) == ((0, 12), 1, list(range(12)))
     assert {(x, y - x) for x, y in zip(other.points[0].x, other.points[0].y, strict=True)} == {
         (k / 4, 0.25) for k in (1, 2, 3)
     }
