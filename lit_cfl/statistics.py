@@ -6,12 +6,12 @@ Friedman's test and Nemenyi's critical difference.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, count, pairwise
 from math import isfinite, sqrt
 from statistics import covariance, fmean, stdev
 
 import numpy as np
-from scipy.stats import friedmanchisquare, rankdata, studentized_range
+from scipy.stats import friedmanchisquare, nct, norm, rankdata, studentized_range
 from scipy.stats import t as student
 
 from lit_cfl.errors import InputError
@@ -19,6 +19,7 @@ from lit_cfl.errors import InputError
 __all__ = ["Interval", "Ranking", "critical_difference", "friedman", "interval", "paired_difference"]
 
 LEVEL = 0.95
+_POWER = 0.8
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,22 @@ def p_value(found: Interval) -> float:
     if found.margin == 0:
         return float(found.mean == 0)
     return float(2 * student.sf(abs(found.mean) / found.margin * _quantile(found.count), found.count - 1))
+
+
+def seeds_needed(difference: float, deviation: float) -> int:
+    """Computes the seeds that a two-sided paired t test at 5 % needs to find a difference with a power of 0.8.
+
+    By the noncentral t distribution (Cohen, Statistical Power Analysis for the Behavioral Sciences, 1988), without the
+    negligible chance of a significant difference in the wrong direction.
+
+    Args:
+        difference: True mean difference, above 0.
+        deviation: Standard deviation of the paired differences over seeds.
+    """
+    effect = min(difference / deviation, 50.0) if deviation else 50.0  # two seeds tell this effect
+    fewest = int(((norm.ppf((1 + LEVEL) / 2) + norm.ppf(_POWER)) / effect) ** 2)  # if the deviation were known
+    numbers = count(max(2, fewest))
+    return next(n for n in numbers if nct.sf(_quantile(n), n - 1, effect * sqrt(n)) >= _POWER)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

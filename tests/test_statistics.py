@@ -2,6 +2,7 @@
 
 from math import sqrt
 
+import numpy as np
 import pytest
 from scipy.stats import ttest_1samp, ttest_rel
 
@@ -16,6 +17,7 @@ from lit_cfl.statistics import (
     p_value,
     paired_difference,
     ratio_of_means,
+    seeds_needed,
 )
 
 
@@ -50,6 +52,22 @@ def test_p_values_are_those_of_scipys_test():
     for values in ([0.5, 0.65, 0.95], [-1.0, 0.25], [0.1, -0.1, 0.2, 0.3]):
         assert p_value(interval(values)) == pytest.approx(ttest_1samp(values, 0).pvalue)
     assert [p_value(one) for one in (interval([0.0, 0.0]), interval([0.5, 0.5]), interval([0.5]))] == [1, 0, 1]
+
+
+def test_the_number_of_seeds_is_that_of_tables_of_the_paired_t_test():
+    """Numbers of pairs for d = 0.2, 0.5, 0.8 and 1 at 5 %, two-sided, with power 0.8 (Cohen 1988; G*Power 3.1)."""
+    known = {0.2: 199, 0.5: 34, 0.8: 15, 1.0: 10}
+    assert {effect: seeds_needed(effect, 1.0) for effect in known} == known
+    assert {effect: seeds_needed(0.01, 0.01 / effect) for effect in known} == known
+    assert (seeds_needed(1.0, 0.0), seeds_needed(1.0, 1e-300)) == (2, 2)
+    assert seeds_needed(0.001, 1.0) == pytest.approx((1.959964 + 0.841621) ** 2 * 1e6, rel=1e-5)  # t is nearly normal
+
+
+def test_four_seeds_just_miss_the_power_that_five_have():
+    draws = np.random.default_rng(0).normal(2.115, 1, (400_000, 5))
+    found = [(ttest_1samp(draws[:, :n], 0, axis=1).pvalue < 0.05).mean() for n in (4, 5)]
+    assert found[0] < 0.798 < 0.9 < found[1]  # the standard error is 0.0006
+    assert seeds_needed(2.115, 1.0) == 5
 
 
 def test_holm_multiplies_the_smallest_p_value_by_the_number_of_tests_the_next_by_one_less():

@@ -19,7 +19,12 @@ from lit_cfl.storage.given_paths import expand_home, require_own_kind, suggest_d
 
 RECORD = "compare.yaml"  # file in the directory of a comparison
 Section = Mapping[str, Any]  # class_path and init_args of an algorithm
-_RESERVED = ("pictures", "compare.yaml", "results.md", "results.csv", "results.tex", "runs.csv")
+_RESERVED = (*("pictures", "compare.yaml", "results.md", "results.csv", "results.tex", "runs.csv", "client_gains.csv"),)
+TABLE = ("test", "difference")  # columns of results.tex
+ALL_COLUMNS = (
+    *("seeds", "test", "val", "tuned", "newcomers", "worst10", "losing", "difference", "needed", "gap", "ari"),
+    *("clusters", "rounds_to", "mib_to", "steps_to", "mib", "steps", "seconds"),
+)
 
 _OF_AN_ENTRY = ("server", "shared", "personal")  # options of the experiment that an entry's file may set, too
 _OWN = (*_OF_AN_ENTRY, "local", "task.optimizer")  # options of the experiment that may be given by an algorithm's name
@@ -41,7 +46,7 @@ _ELSEWHERE = {
     "--baseline": "put it first in --algorithms",
     "--print_config": "see <name>/config.yaml in the comparison's directory",
 }
-_FREE = ("--resume", "--num_cpus", "--target", "--quiet", "--dry-run")  # options allowed with --resume
+_FREE = ("--resume", "--num_cpus", "--target", "--table", "--quiet", "--dry-run")  # options allowed with --resume
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,7 @@ class CompareArguments:
         compare_dir: Directory of the files; None = runs/<name>-compare-<time>.
         resume: Directory of a comparison to continue, or None.
         target: Test score to reach, at a cost shown in the columns of rounds and MiB, or None.
+        table: Columns of `results.tex`.
         num_cpus: Cores to use; None = all.
         quiet, dry_run: Options as in `lit-cfl run`.
         rest: Options of the experiment and of single algorithms.
@@ -67,6 +73,7 @@ class CompareArguments:
     compare_dir: str | None
     resume: str | None
     target: float | None
+    table: Sequence[str]
     num_cpus: int | None
     quiet: bool
     dry_run: bool
@@ -137,6 +144,7 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         help="Test score to reach, for the columns rounds to, MiB to and local steps to (default: one that all reach).",
     )
+    add("--table", nargs="+", choices=ALL_COLUMNS, default=TABLE, help="Columns of results.tex, in this order.")
     add("--num_cpus", type=int, help="Cores to use (default: all); 1: one run after the other, without Ray.")
     add("--quiet", action="store_true", help="Print only errors, and the comparison's directory at the end.")
     add("--dry-run", action="store_true", help="Check everything and say what would run; run nothing.")

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from rich.console import Console
 
-from lit_cfl.compare.arguments import CompareArguments, read_arguments
+from lit_cfl.compare.arguments import TABLE, CompareArguments, read_arguments
 from lit_cfl.compare.comparison import Comparison, plan_comparison, read_comparison, require_target, require_unused
 from lit_cfl.compare.results import Results, collect
 from lit_cfl.compare.tables import show_table, write_tables
@@ -85,7 +85,7 @@ def run_comparison(
         # on a resume, the experiments were read from files and share no data
         built = comparison.experiments if given.resume is None else {}
         results = train(comparison, path, given.num_cpus, screen, check, built)
-        return results, write_results(comparison, path, results)
+        return results, write_results(comparison, path, results, given.table)
 
 
 def _read_resumed(path: Path, target: float | None) -> Comparison:
@@ -132,14 +132,16 @@ def describe_outcome(job: Job) -> str:
     return "" if summary is None else f"{describe(summary)}  {summary['time/elapsed_seconds']:.1f} s"
 
 
-def write_results(comparison: Comparison, path: Path, results: Results) -> SaveError | None:
-    """Writes the tables, and then the picture. Returns the first write error, or None."""
+def write_results(
+    comparison: Comparison, path: Path, results: Results, shown: Sequence[str] = TABLE
+) -> SaveError | None:
+    """Writes the tables (`results.tex` with these columns) and the picture. Returns the first write error, or None."""
     title = f"{comparison.name}: {', '.join(comparison.names)}"
     formats = comparison.first.pictures.formats
     try:
-        write_tables(path, results, title, f"{PICTURE}.png" if "png" in formats else None)
+        write_tables(path, results, title, f"{PICTURE}.png" if "png" in formats else None, shown)
         if formats and not write_picture(path, results, formats):
-            write_tables(path, results, title, None)  # without a link to the picture
+            write_tables(path, results, title, None, shown)  # without a link to the picture
     except SaveError as error:
         return error
     return None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lit_cfl.compare.arguments import read_arguments
 from lit_cfl.compare.command import requested_comparison, run_comparison
+from lit_cfl.compare.gains import FILE
 from lit_cfl.compare.tables import read_notes
 from lit_cfl.config.words import require_words
 from lit_cfl.errors import InputError
@@ -58,6 +59,11 @@ class ComparisonTables:
             table.insert(1, "seed", seed)
             tables.append(table)
         return concat(tables, ignore_index=True) if tables else DataFrame(columns=["algorithm", "seed", "round"])
+
+    @cached_property
+    def client_gains(self) -> "DataFrame":
+        """One row per client of each algorithm but the first, with the columns of `client_gains.csv`."""
+        return read_frame(self.path / FILE, "algorithm", "name")
 
     @property
     def notes(self) -> list[str]:

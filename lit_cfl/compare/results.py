@@ -5,8 +5,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, floor, log10
 from pathlib import Path
+from typing import Any
+
+from scipy.stats import chi2
 
 from lit_cfl.compare.comparison import Comparison, training_differences
+from lit_cfl.compare.gains import client_gains, losing_clients
 from lit_cfl.errors import count_noun, join_ids
 from lit_cfl.metric_names import ARI_NOTE, CHOSEN, Row, main_column
 from lit_cfl.rounds import describe_late_clustering
@@ -14,7 +18,7 @@ from lit_cfl.runs.many import Job
 from lit_cfl.runs.run import SAME_START
 from lit_cfl.runs.shared_clients import compare_shared, read_scored, scores_everyone
 from lit_cfl.scores import CLASSIFIER, Score, Scores, read_scores
-from lit_cfl.statistics import LEVEL, Interval, holm, interval, p_value, paired_difference, ratio_of_means
+from lit_cfl.statistics import LEVEL, Interval, holm, interval, p_value, paired_difference, ratio_of_means, seeds_needed
 from lit_cfl.storage.checkpoint import read_fingerprint, share_initial_model
 from lit_cfl.storage.csv_log import read_table
 
@@ -30,14 +34,16 @@ _RUNS = {
     "seconds": "time/elapsed_seconds",
     "stopped": "stopped",
 }
+_KINDS = ("worst10", "tuned", "newcomers")  # further test scores
 _COSTS = ("mib", "local_steps", "local_examples")
 _TO_TARGET = ("rounds_to_target", *(f"{cost}_to_target" for cost in _COSTS))
 _GAP = ("gap_closed", "gap_closed_low", "gap_closed_high")
 _NOT_OF_THE_ALGORITHM = ("server", "shared", "personal", "task", "local")  # must be equal for `gaps_closed`
 COLUMNS = (
     *("algorithm", "class", "runs", "failed", "test_mean", "test_sd", "val_mean", "val_sd", "tuned_mean", "tuned_sd"),
-    *("newcomers_mean", "newcomers_sd"),
-    *("pairs", "pairs_over_shared_clients", "difference", "difference_low", "difference_high", *_GAP),
+    *("newcomers_mean", "newcomers_sd", "worst10", "worst10_low", "worst10_high"),
+    *("pairs", "pairs_over_shared_clients", "difference", "difference_low", "difference_high"),
+    *("point", "seeds_needed", "paired_clients", "losing", *_GAP),
     *("ari_mean", "ari_sd", "clusters_mean", "clusters_sd", "target", "reached", *_TO_TARGET),
     *(*_COSTS, "local_scored_examples", "seconds", "rounds_with_all_clients"),
 )
@@ -51,7 +57,7 @@ def run_columns(score: Score) -> tuple[str, ...]:
 def _figures(score: Score) -> dict[str, str]:
     """Maps columns of `runs.csv` to the entries of a run's summary that they show."""
     found = {f"{split}_{score.name}": main_column((score,), split) for split in ("test", "val")}
-    return found | {f"{kind}_{score.name}": f"test/{kind}_{score.name}" for kind in ("tuned", "newcomers")} | _RUNS
+    return found | {f"{kind}_{score.name}": f"test/{kind}_{score.name}" for kind in _KINDS} | _RUNS
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,7 @@ class Results:
         notes: Sentences below the table, the verdict first.
         tables: Rows of `metrics.csv` of each algorithm's finished runs.
         score: Score to compare, the task's first.
+        gains: Data frame of `client_gains`; None = unknown.
     """
 
     runs: Sequence[Row]
@@ -71,6 +78,7 @@ class Results:
     notes: Sequence[str]
     tables: Mapping[str, Sequence[Sequence[Row]]]
     score: Score = CLASSIFIER[0]
+    gains: Any = None
 
     @property
     def failed(self) -> list[Row]:
@@ -91,8 +99,10 @@ def collect(comparison: Comparison, path: Path, errors: Mapping[Job, str]) -> Re
     costs = {job: cost_of(metrics.get(job, []), target, scores) for job in jobs}
     runs = [_run_row(job, done.get(job), costs[job], errors.get(job), score) for job in jobs]
     rows = [_row(comparison, name, runs, target, score) for name in comparison.names]
+    gains = client_gains(done, comparison.names[0], score)
+    losing, point = losing_clients(gains), 0.01 if score.is_share else abs(rows[0]["test_mean"] or 0) / 100
     for row in rows[1:]:
-        row |= _difference(done, row["algorithm"], comparison.names[0], score)
+        row |= _difference(done, row["algorithm"], comparison.names[0], score, point) | losing.get(row["algorithm"], {})
     gaps = gaps_closed(rows, runs, score)
     rows = [row | dict(zip(_GAP, gaps.get(row["algorithm"], (None, None, None)), strict=True)) for row in rows]
     tables = {name: [rows for job, rows in metrics.items() if job.name == name] for name in comparison.names}
@@ -101,7 +111,7 @@ def collect(comparison: Comparison, path: Path, errors: Mapping[Job, str]) -> Re
     for row in rows:
         own = [run for run in runs if run["algorithm"] == row["algorithm"]]
         notes += _notes_on_algorithm(comparison, row, own, [job for job in done if job.name == row["algorithm"]], score)
-    return Results(runs, rows, notes, tables, score)
+    return Results(runs, rows, notes, tables, score, gains)
 
 
 def _run_row(job: Job, summary: Row | None, cost: Row | None, error: str | None, score: Score) -> Row:
@@ -119,10 +129,11 @@ def _row(comparison: Comparison, name: str, runs: Sequence[Row], target: float |
     reached = [run for run in done if run["rounds_to_target"] is not None]
     row: Row = {"algorithm": name, "class": type(comparison.experiments[name].algorithm).__name__, "runs": len(done)}
     row["failed"] = len(mine) - len(done)
-    scored = {split: f"{split}_{score.name}" for split in ("test", "val", "tuned", "newcomers")}
+    scored = {split: f"{split}_{score.name}" for split in ("test", "val", *_KINDS)}
     for what, key in (scored | {"ari": "ari", "clusters": "clusters"}).items():
         found = interval([run[key] for run in done])
         row |= {f"{what}_mean": found.mean, f"{what}_sd": found.deviation}
+        row |= {what: found.mean, f"{what}_low": found.low, f"{what}_high": found.high} if what == "worst10" else {}
     options = comparison.experiments[name].to_dict()
     row["added"] = [options.get(option) for option in _NOT_OF_THE_ALGORITHM]
     row |= {"target": target, "reached": len(reached), "rounds_with_all_clients": comparison.rounds_with_all(name)}
@@ -166,10 +177,11 @@ def cost_of(rows: Sequence[Row], target: float | None, scores: Scores = CLASSIFI
     return None
 
 
-def _difference(done: Mapping[Job, Row], name: str, first: str, score: Score) -> Row:
+def _difference(done: Mapping[Job, Row], name: str, first: str, score: Score, point: float) -> Row:
     """Computes an algorithm's mean difference from the first one, over the seeds with which both have finished.
 
-    If a run does not score every client, the two runs of its seed are compared on the clients that both score.
+    If a run does not score every client, the two runs of its seed are compared on the clients that both score. Seeds
+    are counted for a difference of `point`.
     """
     mine, others, over_both = dict[int, float | None](), dict[int, float | None](), list[int]()
     for job, summary in done.items():
@@ -185,7 +197,9 @@ def _difference(done: Mapping[Job, Row], name: str, first: str, score: Score) ->
         mine[job.seed], others[job.seed] = (one[f"test/weighted_{score.name}"] for one in pair)
     gain = paired_difference(mine, others)
     unknown = sum(None in (mine[seed], others[seed]) for seed in over_both)
-    row = {"pairs": gain.count, "pairs_over_shared_clients": len(over_both) - unknown, "pairs_unknown": unknown}
+    row: Row = {"pairs": gain.count, "pairs_over_shared_clients": len(over_both) - unknown, "pairs_unknown": unknown}
+    needed = None if gain.deviation is None or not point else seeds_needed(point, gain.deviation)
+    row |= {"point": point, "seeds_needed": needed}
     return row | {"difference": gain.mean, "difference_low": gain.low, "difference_high": gain.high}
 
 
@@ -230,7 +244,7 @@ _UNKNOWN = ("cannot be told from", "cannot be told from")
 
 
 def verdict(rows: Sequence[Row], score: Score) -> list[str]:
-    """Says in a sentence which algorithms are better or worse than the first, or cannot be told from it.
+    """Says which algorithms are better or worse than the first, or cannot be told from it, and how many seeds would do.
 
     By paired t tests over the seeds at 5 %, with Holm's correction for the number of algorithms.
 
@@ -239,7 +253,7 @@ def verdict(rows: Sequence[Row], score: Score) -> list[str]:
         score: Score to compare.
 
     Returns:
-        The sentence; nothing for a single algorithm.
+        One sentence or two; nothing for a single algorithm.
     """
     first, *others = rows
     gains = {row["algorithm"]: _gain(row) for row in others}
@@ -255,7 +269,24 @@ def verdict(rows: Sequence[Row], score: Score) -> list[str]:
             listed = " and ".join(", ".join(names).rsplit(", ", 1))
             parts.append(f"{listed} {of_one if len(names) == 1 else of_several} {first['algorithm']}")
     how = "paired t tests over seeds at 5 %, with Holm's correction" if tested else "a test needs two seeds"
-    return [f"Test {score.title}: {'; '.join(parts)} ({how})."] if parts else []
+    needed = _describe_seeds(first, [row for row in others if row["algorithm"] in kinds[_UNKNOWN]], score)
+    return [f"Test {score.title}: {'; '.join(parts)} ({how}).", *needed] if parts else []
+
+
+def _describe_seeds(first: Row, others: Sequence[Row], score: Score) -> list[str]:
+    """Says how many seeds some algorithms need to be told from the first one; empty if it is unknown."""
+    known = [row for row in others if row.get("seeds_needed") is not None]
+    if not known:
+        return []
+    unit = "one point (0.01)" if score.is_share else f"{known[0]['point']:.3g} (1 % of its {score.title})"
+    numbers = ", ".join(f"{row['seeds_needed']:,} for {row['algorithm']}" for row in known)
+    fewest = min(row["pairs"] for row in known)
+    most = (fewest - 1) / chi2.ppf(0.025, fewest - 1)  # upper end of the 95 % interval of the variance
+    return [
+        f"Seeds needed to tell a difference of {unit} from {first['algorithm']} (two-sided paired t test at 5 %, power "
+        f"0.8): {numbers}. That is rough: the deviation is estimated from {fewest} seeds, so it may take up to "
+        f"{most:,.{0 if most > 3 else 1}f} times as many."
+    ]
 
 
 def _gain(row: Row) -> Interval:

@@ -370,7 +370,7 @@ def _draw_points(axes: Axes, points: Points, style: Style, gid: str) -> None:
 
 def _set_ticks(axes: Axes, panel: Panel, columns: int) -> None:
     parts: list[Curve | Points] = [*panel.curves, *panel.points]
-    across = [value for part in parts for value in part.x]
+    across = [value for part in [*parts, *panel.bars] for value in part.x]
     up = [value for part in parts for value in part.y] + [height for bars in panel.bars for height in bars.height]
     counts = panel.counts or (_are_whole(up) and (bool(panel.bars) or max(up) > 1))
     for axis, values, is_log, whole, most in (

@@ -9,9 +9,9 @@ from pathlib import Path
 from lit_cfl.pictures.figure import Figure
 from lit_cfl.pictures.figures import RUN_FIGURES
 from lit_cfl.pictures.guard import DrawingGuard
-from lit_cfl.pictures.run_files import RunFiles
+from lit_cfl.pictures.run_files import RunFiles, attempt
 from lit_cfl.pictures.sample import MOST_CLIENTS
-from lit_cfl.report import data_sets, over_rounds, overview, settings
+from lit_cfl.report import data_sets, gains, over_rounds, overview, settings
 from lit_cfl.report.blocks import Page, Section, Text
 from lit_cfl.report.sources import Group, ReportSource, list_groups, main_score_of, read_source, require_comparable
 
@@ -39,7 +39,7 @@ def make_page(paths: Sequence[Path], command: Sequence[str]) -> Page:
     sections, lines = [], list[str]()
     if groups:
         comparisons = [source.path for source in sources if source.kind == "comparison"]
-        tables = []
+        tables, gaining = [], list[Section]()
         for path in comparisons:
             said, found, wrong = overview.read_comparison(path, score)
             name = path.resolve().name
@@ -47,8 +47,11 @@ def make_page(paths: Sequence[Path], command: Sequence[str]) -> Page:
             lines += [f"{name}: {sentence}" if several else sentence for sentence in said]
             tables += [replace(table, title=f"{table.title}: {name}") if several else table for table in found]
             problems += wrong
+            file, label = path / "client_gains.csv", slug(name) if several else ""
+            part = attempt(problems, file, partial(gains.section, file, label, score, guard))
+            gaining += [part] if part else []
         lines += overview.headline(groups, score)
-        sections += [overview.section(groups, score, tables), over_rounds.section(groups, score, guard)]
+        sections += [overview.section(groups, score, tables), *gaining, over_rounds.section(groups, score, guard)]
         sections.append(_clusters(groups))
     for number, source in enumerate(sources):
         sections += _study(source, f"{slug(source.path.name)}-{number + 1}", lines, problems, guard)

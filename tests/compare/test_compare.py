@@ -128,7 +128,15 @@ def test_the_tables_hold_what_the_runs_left(capsys: pytest.CaptureFixture[str]):
     gains = [runs["IFCA", seed]["test_accuracy"] - runs["FedAvg", seed]["test_accuracy"] for seed in (0, 1)]
     assert mine["difference"] == pytest.approx(sum(gains) / 2)
     files = {file.name for file in Path("c").iterdir() if file.is_file()}
-    assert files == {".lock", "compare.yaml", "results.md", "results.csv", "results.tex", "runs.csv"}
+    assert files == {
+        ".lock",
+        "compare.yaml",
+        "results.md",
+        "results.csv",
+        "results.tex",
+        "runs.csv",
+        "client_gains.csv",
+    }
     assert Path("c/pictures/curve.png").stat().st_size > 5000
     assert not Path("c/pictures/curve.pdf").exists()  # PDF was not asked for
     assert main(["run", "--resume", "c/IFCA/seed-1", "--quiet"]) == 0  # each run has a complete run directory
@@ -172,7 +180,8 @@ def test_a_finished_comparison_is_not_run_again(finished: tuple[Path, str], caps
     assert main(["compare", "--resume", "c"]) == 0
     assert before == {file: file.stat().st_mtime_ns for file in Path("c").rglob("seed-*/*")}
     assert tables == {file: file.read_bytes() for file in Path("c").glob("r*.*")}
-    assert main(["compare", "--resume", "c", "--target", "0.05"]) == 0
+    assert main(["compare", "--resume", "c", "--target", "0.05", "--table", "ari", "losing"]) == 0
+    assert r"algorithm & ARI & clients that lose \\" in Path("c/results.tex").read_text()
     assert main(["compare", "--resume", "c", "--target", "80"]) == 2
     assert {row["target"] for row in table("c/results.csv")} == {0.05}
 

@@ -1,11 +1,16 @@
 """Tests a comparison's statistics, the share of the gap to Oracle, and tables with unusual names."""
 
 import csv
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import pytest
+from matplotlib.ft2font import FT2Font
 
+from lit_cfl.compare.arguments import ALL_COLUMNS, TABLE, read_arguments
 from lit_cfl.compare.results import (
     COLUMNS,
     Results,
@@ -14,7 +19,8 @@ from lit_cfl.compare.results import (
     run_columns,
     verdict,
 )
-from lit_cfl.compare.tables import as_latex, as_markdown, read_notes, write_tables
+from lit_cfl.compare.tables import _columns, as_latex, as_markdown, read_notes, write_tables
+from lit_cfl.errors import InputError
 from lit_cfl.scores import ACCURACY, Score
 from lit_cfl.statistics import interval, p_value
 
@@ -43,10 +49,13 @@ def results(*names: str, **more: Any) -> Results:
 
 
 def test_tables_keep_their_columns_and_names_whatever_these_hold(tmp_path: Path):
-    text = as_latex(results(r"a_b & 50% #1 {x} ~^ \y $z |<>", "[B]", rounds_with_all_clients=3, mib=2.0))
+    text = as_latex(
+        results(r"a_b & 50% #1 {x} ~^ \y $z |<>", "[B]", rounds_with_all_clients=3, mib=2.0),
+        ("test", "difference", "mib"),
+    )
     name = r"a\_b \& 50\% \#1 \{x\} \textasciitilde{}\textasciicircum{} \textbackslash{}y \$z "
-    assert name + r"\textbar{}\textless{}\textgreater{} & 0.750 &  & -- \\" in text
-    assert r"{}[B]$^\dagger$ & 0.750 $\pm$ 0.013 & +0.250 [$-$0.125, +0.500] & 2.0 \\" in text
+    assert name + r"\textbar{}\textless{}\textgreater{} & \textbf{75.0} &  & -- \\" in text
+    assert r"{}[B]$^\dagger$ & 75.0 $\pm$ 1.2 & +25.0 [$-$12.5, +50.0] & 2.0 \\" in text
     text = as_markdown(results("a|b", "<i>*c*\nd", rounds_to_target=4.0, mib_to_target=1.0), "x_y", "p.png")
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert [len(line.replace(r"\|", "").split("|")) for line in table] == [12] * 4
@@ -155,6 +164,25 @@ def test_the_verdict_says_what_is_better_or_worse_than_the_first_or_cannot_be_to
     assert verdict([FIRST, *names], ACCURACY) == [f"Test accuracy: A, B and C are better than FedAvg {HOW}."]
 
 
+def test_the_verdict_says_how_many_seeds_would_tell_a_point_from_those_that_are_unknown():
+    """A deviation of 0.02 and a point of 0.01 are d = 0.5: 34 seeds. 2 / chi2(0.025; 2) is 2 / 0.0506 = 39.5."""
+    close = gain("IFCA", 0.02, 0.0, -0.02) | {"point": 0.01, "seeds_needed": 34}
+    told = gain("CFL", -0.2, -0.21, -0.2) | {"point": 0.01, "seeds_needed": 4}
+    _, seeds = verdict([FIRST, close, told, FIRST | {"algorithm": "Local"}], ACCURACY)
+    assert seeds == (
+        "Seeds needed to tell a difference of one point (0.01) from FedAvg (two-sided paired t test at 5 %, power "
+        "0.8): 34 for IFCA. That is rough: the deviation is estimated from 3 seeds, so it may take up to 39 times as "
+        "many."
+    )
+    assert len(verdict([FIRST, told], ACCURACY)) == 1
+    many = gain("B", *[0.02, -0.02] * 20) | {"algorithm": "B", "point": 12.5, "seeds_needed": 1250}
+    _, seeds = verdict([FIRST, many], Score("mae", higher_is_better=False))
+    assert "a difference of 12.5 (1 % of its MAE) from FedAvg" in seeds
+    assert seeds.endswith(
+        "1,250 for B. That is rough: the deviation is estimated from 40 seeds, so it may take up to 1.6 times as many."
+    )
+
+
 def test_the_verdict_corrects_for_the_number_of_algorithms():
     """Of 0.5, 0.65 and 0.95, t is the root of 28, and p = 1 - t / (t^2 + 2)^0.5 = 0.034: below 0.05, but not twice."""
     close, far = gain("A", 0.5, 0.65, 0.95), gain("B", 0.1, -0.1, 0.2)
@@ -162,3 +190,88 @@ def test_the_verdict_corrects_for_the_number_of_algorithms():
     assert p_value(interval([0.5, 0.65, 0.95])) == pytest.approx(1 - (28 / 30) ** 0.5)
     assert verdict([FIRST, close], ACCURACY) == [f"Test accuracy: A is better than FedAvg {HOW}."]
     assert verdict([FIRST, close, far], ACCURACY) == [f"Test accuracy: A and B cannot be told from FedAvg {HOW}."]
+
+
+# The table for a paper
+
+
+def percents(*names: str) -> Results:
+    """Makes results of three seeds: the first is worst, the second is best, and the third cannot be told from it."""
+    values = ((0.5, 0.5625, 0.5), (0.75, 0.8125, 0.8125), (0.8125, 0.6875, 0.75))
+    rows, runs = [], []
+    for name, own in zip(names, values, strict=True):
+        found, gain = interval(own), interval([a - b for a, b in zip(own, values[0], strict=True)])
+        ends = {"difference": gain.mean, "difference_low": gain.low, "difference_high": gain.high}
+        row = dict.fromkeys(COLUMNS) | {
+            "algorithm": name,
+            "runs": 3,
+            "test_mean": found.mean,
+            "test_sd": found.deviation,
+        }
+        more = {"ari_mean": 0.875, "ari_sd": 0.125, "worst10": 0.25, "worst10_low": -0.0625, "worst10_high": 0.5}
+        rows.append(
+            row | {"rounds_with_all_clients": 0, "losing": 0.125, "seeds_needed": 1234} | more | (ends if rows else {})
+        )
+        runs += [{"algorithm": name, "seed": seed, "test_accuracy": value} for seed, value in enumerate(own)]
+    return Results(runs, rows, [], {})
+
+
+def lines_of_table(text: str) -> list[str]:
+    """Checks what LaTeX needs of a table with booktabs, and returns its heading and its rows without their ends."""
+    about, begin, top, head, middle, *rows, bottom, end = text.splitlines()
+    assert about.startswith(r"% needs \usepackage{booktabs}")
+    assert [top, middle, bottom, end] == [r"\toprule", r"\midrule", r"\bottomrule", r"\end{tabular}"]
+    columns = re.fullmatch(r"\\begin\{tabular\}\{@\{\}(lr*)@\{\}\}", begin)
+    for line in (head, *rows):
+        assert line.endswith(r" \\")
+        assert (line.count("{"), line.count("$") % 2) == (line.count("}"), 0)
+        assert not re.search(r"(?<!\\)[%#_]", line)
+        assert line.replace(r"\&", "").count("&") == len(columns[1]) - 1
+    return [line.removesuffix(r" \\") for line in (head, *rows)]
+
+
+def test_the_table_for_a_paper_has_percents_and_what_is_not_told_from_the_best_is_bold():
+    """The gain of IFCA over CFL is -1, 2 and 1 sixteenths, so that CFL is not told from it; FedAvg is."""
+    head, first, best, other = lines_of_table(as_latex(percents("FedAvg", "IFCA", "CFL")))
+    assert head == r"algorithm & accuracy (\%) & difference to FedAvg"
+    assert first == r"FedAvg & 52.1 $\pm$ 3.6 & "
+    assert best == r"IFCA & \textbf{79.2} $\pm$ 3.6 & +27.1 [+18.1, +36.0]"
+    assert other == r"CFL & \textbf{75.0} $\pm$ 6.2 & +22.9 [$-$0.8, +46.6]"
+    mae = Score("mae", higher_is_better=False)
+    errors = [run | {"test_mae": run["test_accuracy"]} for run in percents("A", "B", "C").runs]
+    head, first, *others = lines_of_table(as_latex(replace(percents("A", "B", "C"), score=mae, runs=errors), ["test"]))
+    assert (head, first) == ("algorithm & test MAE", r"A & \textbf{0.521} $\pm$ 0.036")
+    assert ["textbf" in line for line in others] == [False, True]
+    one = [run for run in errors if run["seed"] == 0]
+    rows = lines_of_table(as_latex(replace(percents("A", "B", "C"), runs=one)))
+    assert ["textbf" in row for row in rows[1:]] == [False, True, False]  # one seed tells nothing
+
+
+def test_columns_of_the_table_for_a_paper_are_chosen_in_their_order():
+    found = percents("FedAvg", "IFCA", "CFL-2")
+    head, _, _, last = lines_of_table(as_latex(found, ["ari", "losing", "worst10", "needed", "tuned", "test"]))
+    assert head == r"algorithm & ARI & clients that lose & worst tenth (\%) & seeds needed & accuracy (\%)"
+    assert last == r"CFL-2 & 0.88 $\pm$ 0.12 & 12.5\% & 25.0 [$-$6.2, 50.0] & 1234 & \textbf{75.0} $\pm$ 6.2"
+    known = dict.fromkeys(COLUMNS, 1.0) | {"algorithm": "A", "ari_mean": None}
+    counted, agreed = (_columns(Results([], [known | more], [], {})) for more in ({}, {"ari_mean": 1.0}))
+    assert set(ALL_COLUMNS) | {"algorithm"} == counted.keys() | agreed.keys()
+    given = ["--config", "quickstart", "--algorithms", "FedAvg", "--table"]
+    assert read_arguments([*given, "ari", "test"]).table == ["ari", "test"]
+    assert tuple(read_arguments(given[:-1]).table) == TABLE
+    with pytest.raises(InputError, match=r"accuracy.*choose from 'seeds', 'test'"):
+        read_arguments([*given, "accuracy"])
+
+
+def test_the_default_table_is_no_wider_than_a_column():
+    """Widths in points of Computer Modern at 9 points, 1.03 times as wide as 10 points, with bold 1.15 times."""
+    font = FT2Font(str(Path(matplotlib.get_data_path(), "fonts/ttf/cmr10.ttf")))
+    font.set_size(9, 72)
+
+    def width(cell: str) -> float:
+        bold = re.sub(r".*textbf\{(.*?)\}.*", r"\1", cell) if "textbf" in cell else ""
+        font.set_text(re.sub(r"\$.*?\$", "+", cell).replace(r"\%", "%").replace(r"\textbf", "").strip("{}"))
+        return 1.03 * font.get_width_height()[0] / 64 + 0.15 * 5 * len(bold)
+
+    lines = [line.split("&") for line in lines_of_table(as_latex(percents("FedAvg", "FedGrouProx", "LayerCFL")))]
+    columns = [max(width(cell.strip()) for cell in column) for column in zip(*lines, strict=True)]
+    assert 150 < sum(columns) + 12 * (len(columns) - 1) <= 3.3 * 72.27

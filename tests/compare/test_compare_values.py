@@ -11,6 +11,7 @@ from lit_cfl.compare.results import Results, _difference, collect
 from lit_cfl.metric_names import METRICS
 from lit_cfl.runs.many import Job
 from lit_cfl.scores import Score
+from lit_cfl.statistics import seeds_needed
 from lit_cfl.storage.csv_log import read_table
 
 
@@ -63,6 +64,20 @@ def test_a_failed_run_counts_as_failed_and_its_pair_in_no_difference(tmp_path: P
     assert "IFCA, seed 1, failed: too warm" in found.notes
 
 
+def test_the_seeds_needed_are_those_for_a_point_of_a_share_or_1_percent_of_the_first_ones_mean(tmp_path: Path):
+    """The gains of IFCA are 0.25, -0.25 and 0.5, of deviation 0.382; FedAvg's mean is 0.520833."""
+    compared_runs(tmp_path)
+    row = results(tmp_path, 0, 1, 2).rows[1]
+    deviation = (((0.25 - 1 / 6) ** 2 + (0.25 + 1 / 6) ** 2 + (0.5 - 1 / 6) ** 2) / 2) ** 0.5
+    assert (row["point"], row["seeds_needed"]) == (0.01, seeds_needed(0.01, deviation))
+    for run in tmp_path.glob("*/seed-*"):
+        change_summary(run, scores=[{"name": "accuracy", "higher_is_better": True, "is_share": False}])
+    row = results(tmp_path, 0, 1, 2).rows[1]
+    assert row["point"] == pytest.approx((0.5 + 0.625 + 0.4375) / 300)
+    assert row["seeds_needed"] == seeds_needed(row["point"], deviation)
+    assert results(tmp_path, 0).rows[1]["seeds_needed"] is None
+
+
 def test_pair_whose_shared_clients_have_no_known_figure_is_not_counted(tmp_path: Path):
     """A perplexity over some of the clients cannot be computed from the perplexity of each client."""
     score = Score("perplexity", higher_is_better=False, transform="exp")
@@ -74,5 +89,5 @@ def test_pair_whose_shared_clients_have_no_known_figure_is_not_counted(tmp_path:
         rows = [{"client": k, "n_test": 1, "newcomer": 0, score.name: 2.0 + k} for k in clients]
         write_table(job.folder / "clients.csv", list(rows[0]), rows)
         summaries[job] = summary | {"test/weighted_perplexity": 9.0}
-    found = _difference(summaries, "B", "A", score)
+    found = _difference(summaries, "B", "A", score, 0.01)
     assert (found["pairs"], found["pairs_unknown"], found["difference"]) == (0, 1, None)
