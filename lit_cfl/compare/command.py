@@ -1,33 +1,27 @@
 """`lit-cfl compare`: runs a comparison, and shows and writes its results."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from types import MappingProxyType
 
 from rich.console import Console
 
 from lit_cfl.compare.arguments import CompareArguments, read_arguments
 from lit_cfl.compare.comparison import Comparison, plan_comparison, read_comparison, require_target, require_unused
-from lit_cfl.compare.results import Results, collect
-from lit_cfl.compare.tables import show_table, write_tables
+from lit_cfl.compare.results import Results
+from lit_cfl.compare.run import train, write_results
+from lit_cfl.compare.tables import show_table
 from lit_cfl.errors import Interrupted, SaveError
-from lit_cfl.experiment import Experiment
-from lit_cfl.pictures.options import Format
-from lit_cfl.progress.live import describe
 from lit_cfl.progress.screen import Screen
 from lit_cfl.progress.summary_table import page_line
-from lit_cfl.runs.many import Job, plan_of, processes, run_jobs
-from lit_cfl.runs.run import require_comparable_runs
+from lit_cfl.runs.many import plan_of, processes
 from lit_cfl.runs.run_directory import default_run_directory
 from lit_cfl.runs.signals import interruptible
 from lit_cfl.scores import read_scores
 from lit_cfl.storage.given_paths import resolve_directory
 from lit_cfl.storage.lock import lock_directory
 from lit_cfl.tracking.offline import sync_line
-
-PICTURE = "pictures/curve"
 
 
 def compare(arguments: Sequence[str]) -> int:
@@ -94,72 +88,6 @@ def _read_resumed(path: Path, target: float | None) -> Comparison:
     for score, *_ in map(read_scores, filter(None, (job.summary for job in comparison.jobs(path)))):
         require_target(target, score)
     return comparison if target is None else replace(comparison, target=target)
-
-
-def train(
-    comparison: Comparison,
-    path: Path,
-    num_cpus: int | None,
-    screen: Screen,
-    check: Callable[[], None],
-    built: Mapping[str, Experiment] = MappingProxyType({}),
-    outcome: Callable[[Job], str] | None = None,
-) -> Results:
-    """Runs what is left of a comparison, whose files are written, and collects its results.
-
-    Args:
-        comparison: The comparison.
-        path: Directory of the comparison.
-        num_cpus: Cores to use; None = all.
-        screen: Shows the progress.
-        check: Called often; may raise an error to end the comparison.
-        built: Experiments of runs in this process, which share loaded data; others are read from their files.
-        outcome: Called with each run that has ended without an error; returns a line about it, to show. None =
-            `describe_outcome`.
-    """
-    path = path.absolute()  # workers may have another current folder
-    jobs = comparison.jobs(path)
-    left = [job for job in jobs if not job.is_whole]
-    require_comparable_runs({job.folder: comparison.experiments[job.name].for_seed(job.seed) for job in jobs})
-    with screen.display(len(jobs), len(jobs) - len(left)) as display:
-        errors = run_jobs(left, plan_of(comparison.first), num_cpus, display, check, outcome or describe_outcome, built)
-    return collect(comparison, path, errors)
-
-
-def describe_outcome(job: Job) -> str:
-    """Describes the result of a run that has ended."""
-    summary = job.summary
-    return "" if summary is None else f"{describe(summary)}  {summary['time/elapsed_seconds']:.1f} s"
-
-
-def write_results(comparison: Comparison, path: Path, results: Results) -> SaveError | None:
-    """Writes the tables, and then the picture. Returns the first write error, or None."""
-    title = f"{comparison.name}: {', '.join(comparison.names)}"
-    formats = comparison.first.pictures.formats
-    try:
-        write_tables(path, results, title, f"{PICTURE}.png" if "png" in formats else None)
-        if formats and not write_picture(path, results, formats):
-            write_tables(path, results, title, None)  # without a link to the picture
-    except SaveError as error:
-        return error
-    return None
-
-
-def write_picture(path: Path, results: Results, formats: Sequence[Format]) -> bool:
-    """Draws `pictures/curve` in the requested formats. Returns False if nothing can be drawn.
-
-    Raises:
-        SaveError: the pictures could not be written.
-    """
-    from lit_cfl.pictures.curves import mean_curves  # matplotlib takes a second to import
-    from lit_cfl.pictures.files import write_figure
-    from lit_cfl.pictures.guard import DrawingGuard
-
-    def draw() -> list[Path] | None:
-        figure = mean_curves(results.tables, results.rows[0]["target"], results.score)
-        return None if figure is None else write_figure(figure, path / PICTURE, formats)
-
-    return DrawingGuard(passed=(SaveError,))(PICTURE, draw) is not None
 
 
 def _show(screen: Screen, results: Results, path: Path) -> None:
