@@ -54,16 +54,23 @@ class PreparedStudy:
 
     @property
     def limit(self) -> int | None:
-        """The number of trials to train; None for a grid, which runs whole."""
+        """The number of trials to train; None for a grid, which runs whole, or if only time limits it."""
         return None if self.study.search_space.grid else self.study.num_trials
+
+    @property
+    def seconds(self) -> float | None:
+        """The seconds of training in all trials after which no further one starts; None = no limit."""
+        minutes = self.study.limits.core_minutes
+        return None if minutes is None else 60 * minutes / self.study.resources.cpus
 
     @property
     def size(self) -> str:
         """The number of trials, their rounds and their seeds, in words."""
-        seeds = self.job.seeds
+        seeds, minutes = self.job.seeds, self.study.limits.core_minutes
         under = f"seed {seeds[0]}" if len(seeds) == 1 else f"the seeds {', '.join(map(str, seeds))} each"
-        trials = count_noun(self.limit or len(self.settings), "trial")
-        return f"{trials} of {count_noun(self.default.rounds, 'round')} under {under}"
+        trials = [] if self.limit is None and minutes else [count_noun(self.limit or len(self.settings), "trial")]
+        trials += [] if minutes is None else [f"{minutes:g} core minutes"]
+        return f"{' or '.join(trials)} of {count_noun(self.default.rounds, 'round')} under {under}"
 
     @property
     def notices(self) -> list[str]:
@@ -100,17 +107,19 @@ def check_study(study: Study) -> tuple[Study, Experiment, dict[str, Experiment]]
     return replace(study, seeds=study.seeds or default.seeds), default, built
 
 
-def prepare(study: Study, path: Path) -> PreparedStudy:
+def prepare(study: Study, path: Path, like: Experiment | None = None) -> PreparedStudy:
     """Checks a whole study, loads the base's data, and collects what the study's run needs.
 
     Args:
         study: The study.
         path: Directory of the study.
+        like: An experiment whose loaded data are used if the base's are described equally.
 
     Raises:
         InputError: the study cannot run.
     """
     study, default, corners = check_study(study)
+    use_loaded_data(default, like)
     seeds, limits = study.seeds or default.seeds, study.limits
     prepared, _ = replace(default, seeds=seeds).try_out(seeds[0])
     require_validation(prepared)
@@ -138,6 +147,12 @@ def prepare(study: Study, path: Path) -> PreparedStudy:
             f"{needed} or more"
         )
     return checked
+
+
+def use_loaded_data(experiment: Experiment, like: Experiment | None) -> None:
+    """Passes the loaded data of another experiment to one whose data are described equally."""
+    if like is not None and experiment.to_dict()["data"] == like.to_dict()["data"]:
+        vars(experiment.data).update(vars(like.data))
 
 
 def _build(base: Mapping[str, Any], name: str, words: list[str]) -> Experiment:

@@ -11,6 +11,7 @@ from lit_cfl.compare.arguments import CompareArguments, read_arguments
 from lit_cfl.compare.comparison import Comparison, plan_comparison, read_comparison, require_target, require_unused
 from lit_cfl.compare.results import Results
 from lit_cfl.compare.run import train, write_results
+from lit_cfl.compare.search_table import read_searches, show_searches
 from lit_cfl.compare.tables import show_table
 from lit_cfl.errors import Interrupted, SaveError
 from lit_cfl.progress.screen import Screen
@@ -37,13 +38,13 @@ def compare(arguments: Sequence[str]) -> int:
     except Interrupted as stop:
         screen.say(f"Interrupted; finished runs are kept. Resume with: lit-cfl compare --resume {quote(str(path))}")
         return 128 + stop.signum
-    _show(screen, results, path)
+    is_whole = _show(screen, results, path)
     if trouble is not None:
         again = f"lit-cfl compare --resume {quote(str(path))}"
         raise SaveError(
             f"{trouble}. The results so far are printed above; free some disk space, then write them with: {again}"
         )
-    return 1 if results.failed else 0
+    return 0 if is_whole else 1
 
 
 def requested_comparison(given: CompareArguments, screen: Screen) -> tuple[Comparison, Path]:
@@ -53,9 +54,14 @@ def requested_comparison(given: CompareArguments, screen: Screen) -> tuple[Compa
         return _read_resumed(path, given.target), path
     if given.compare_dir is not None:
         require_unused(resolve_directory(given.compare_dir, "--compare_dir"))
-    comparison, notices = plan_comparison(given)
+    groups, open_clusters = given.search_groups, list[str]()
+    comparison, notices = plan_comparison(given, None if groups is None else open_clusters)
     for notice in notices:
         screen.say(f"Note: {notice}.")
+    if groups is not None:
+        from lit_cfl.tune.search_first import plan_searches  # imports Ray and Optuna
+
+        comparison = plan_searches(comparison, groups, given.search or [], open_clusters)
     default = default_run_directory(f"{comparison.name}-compare")
     return comparison, resolve_directory(given.compare_dir or str(default), "--compare_dir")
 
@@ -63,7 +69,7 @@ def requested_comparison(given: CompareArguments, screen: Screen) -> tuple[Compa
 def run_comparison(
     comparison: Comparison, path: Path, given: CompareArguments, screen: Screen
 ) -> tuple[Results, SaveError | None]:
-    """Runs the remaining runs of a comparison, and writes its tables.
+    """Runs the remaining searches and runs of a comparison, and writes its tables.
 
     Returns:
         The results, and the first write error of the tables, or None.
@@ -78,6 +84,11 @@ def run_comparison(
             comparison.write(path)
         # on a resume, the experiments were read from files and share no data
         built = comparison.experiments if given.resume is None else {}
+        if comparison.search is not None and comparison.searched is None:
+            from lit_cfl.tune.search_first import search_first  # imports Ray and Optuna
+
+            comparison = search_first(comparison, path, given.num_cpus, screen)
+            built = comparison.experiments
         results = train(comparison, path, given.num_cpus, screen, check, built)
         return results, write_results(comparison, path, results)
 
@@ -90,12 +101,18 @@ def _read_resumed(path: Path, target: float | None) -> Comparison:
     return comparison if target is None else replace(comparison, target=target)
 
 
-def _show(screen: Screen, results: Results, path: Path) -> None:
+def _show(screen: Screen, results: Results, path: Path) -> bool:
+    """Prints the results. Returns whether no run has failed, and no search lacks a finished trial."""
+    left_out = [row for row in read_searches(path) if row["best"] is None]
+    is_whole = not results.failed and not left_out
     if screen.quiet:
         screen.say_path(str(path))
+        for row in left_out:
+            screen.say(f"{row['algorithm']} is left out, as no trial of its search has finished: {row['error']}")
         for row in results.failed:
             screen.say(f"{row['algorithm']} seed {row['seed']} failed: {row['error']}")
-        return
+        return is_whole
+    show_searches(screen.out, path)
     show_table(screen.out, results)
     for note in results.notes:
         screen.out.print(note, style="dim", soft_wrap=True)
@@ -108,10 +125,17 @@ def _show(screen: Screen, results: Results, path: Path) -> None:
         )
     screen.say(f"Files: {path}")
     screen.say(page_line(path))
+    return is_whole
 
 
 def _show_plan(console: Console, comparison: Comparison, path: Path, num_cpus: int | None) -> None:
-    """Prints the runs that would start, with a line for each algorithm."""
+    """Prints the searches and runs that would start, with a line for each algorithm."""
+    if comparison.search is not None and comparison.searched is None:
+        from lit_cfl.tune.search_first import prepare_searches  # imports Ray and Optuna
+
+        console.print("searches of each algorithm's options:", soft_wrap=True)
+        for name, prepared in prepare_searches(comparison).items():
+            console.print(f"  {name}: {prepared.size}, over {', '.join(prepared.study.space)}", soft_wrap=True)
     jobs = comparison.jobs(path)
     left = sum(not job.is_whole for job in jobs)
     runs = str(left) if left == len(jobs) else f"{left} of {len(jobs)} (the others have finished)"

@@ -1,7 +1,7 @@
 """The table of a comparison: on the screen, and as Markdown, LaTeX and CSV."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -99,12 +99,16 @@ def show_table(console: Console, results: Results) -> None:
     """Prints the table: fewer columns in a narrow terminal, all of them in a file or pipe."""
     narrow = console.is_terminal and console.width < _WIDE
     headings, *lines = cells(results, lambda column: column.screen or not narrow)
-    table = new_table(*(heading.replace(" to ", " to\n") for heading in headings))
+    print_table(console, [heading.replace(" to ", " to\n") for heading in headings], *lines)
+
+
+def print_table(console: Console, headings: Sequence[str], *lines: Sequence[str]) -> None:
+    """Prints a table of texts, wide enough that no cell is cut off."""
+    table = new_table(*headings)
     for column in table.columns:
         column.no_wrap = True
     for line in lines:
         table.add_row(*map(Text, line))
-    # wide enough that no cell is cut off
     new_console(file=console.file, width=_NO_LIMIT, force_terminal=console.is_terminal).print(table)
 
 
