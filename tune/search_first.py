@@ -126,8 +126,8 @@ def plan_searches(
     seeds = search.seeds or [max(comparison.seeds) + 1]
     if both := sorted(set(seeds) & set(comparison.seeds)):
         raise InputError(
-            f"search.seeds is {seeds}, but seed {both[0]} is the comparison's, whose runs must not choose anything; give "
-            f"others: --search.seeds {max(comparison.seeds) + 1}"
+            f"search.seeds is {seeds}, but seed {both[0]} is the comparison's, whose runs must not choose anything; "
+            f"give others: --search.seeds {max(comparison.seeds) + 1}"
         )
     if unknown := [name for name in search.spaces if name not in names]:
         raise InputError(

@@ -24,8 +24,9 @@ def read_searches(path: Path) -> list[Row]:
 
 def search_cells(rows: list[Row]) -> list[list[str]]:
     """Formats the headings and one line per algorithm as plain text; a dash means unknown."""
+    metric = rows[0]["metric"] if rows else ""
     counts = ("trials", "stopped", "failed", "rounds")
-    titles = ["algorithm", *counts, "core s", f"own {rows[0]['metric']}", "best", "best setting"]
+    titles = ["algorithm", *counts, "core s", f"own {metric}", "best", "best setting"]
     figures = [(number(row["core_seconds"], 1), number(row["own"], 4), number(row["best"], 4)) for row in rows]
     settings = [row["setting"] or f"none: {row['error']}" for row in rows]
     lines = [

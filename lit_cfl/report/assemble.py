@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from lit_cfl.compare.arguments import SEARCHES
 from lit_cfl.pictures.figure import Figure
 from lit_cfl.pictures.figures import RUN_FIGURES
 from lit_cfl.pictures.guard import DrawingGuard
@@ -45,13 +46,15 @@ def make_page(paths: Sequence[Path], command: Sequence[str]) -> Page:
             name = path.resolve().name
             several = len(comparisons) > 1
             lines += [f"{name}: {sentence}" if several else sentence for sentence in said]
+            found += overview.search_tables(path)
             tables += [replace(table, title=f"{table.title}: {name}") if several else table for table in found]
             problems += wrong
         lines += overview.headline(groups, score)
         sections += [overview.section(groups, score, tables), over_rounds.section(groups, score, guard)]
         sections.append(_clusters(groups))
     for number, source in enumerate(sources):
-        sections += _study(source, f"{slug(source.path.name)}-{number + 1}", lines, problems, guard)
+        name = f"{slug(source.path.name)}-{number + 1}"
+        sections += [*_study(source, name, lines, problems, guard), _searches(source.path, name, guard)]
     sections.append(settings.section(groups, command))
     for group in groups:
         for run in group.runs:
@@ -107,6 +110,17 @@ def _study(
     lines.append(study.headline(searched))
     problems += searched.problems
     return [study.section(searched, name, guard)]
+
+
+def _searches(path: Path, name: str, guard: DrawingGuard) -> Section:
+    """Builds the section of the searches that came before the runs of a comparison, with a part for each."""
+    parts = []
+    for file in sorted((path / SEARCHES).glob("*/study.yaml")):
+        from lit_cfl.report import study  # imports Optuna
+
+        own = study.section(study.read_study(file.parent), f"{name}-{slug(file.parent.name)}", guard)
+        parts.append(replace(own, title=file.parent.name))
+    return Section("Searches", [], parts)
 
 
 def slug(text: str) -> str:
