@@ -54,23 +54,16 @@ class PreparedStudy:
 
     @property
     def limit(self) -> int | None:
-        """The number of trials to train; None for a grid, which runs whole, or if only time limits it."""
+        """The number of trials to train; None for a grid, which runs whole."""
         return None if self.study.search_space.grid else self.study.num_trials
-
-    @property
-    def seconds(self) -> float | None:
-        """The seconds of training in all trials after which no further one starts; None = no limit."""
-        minutes = self.study.limits.core_minutes
-        return None if minutes is None else 60 * minutes / self.study.resources.cpus
 
     @property
     def size(self) -> str:
         """The number of trials, their rounds and their seeds, in words."""
-        seeds, minutes = self.job.seeds, self.study.limits.core_minutes
+        seeds = self.job.seeds
         under = f"seed {seeds[0]}" if len(seeds) == 1 else f"the seeds {', '.join(map(str, seeds))} each"
-        trials = [] if self.limit is None and minutes else [count_noun(self.limit or len(self.settings), "trial")]
-        trials += [] if minutes is None else [f"{minutes:g} core minutes"]
-        return f"{' or '.join(trials)} of {count_noun(self.default.rounds, 'round')} under {under}"
+        trials = count_noun(self.limit or len(self.settings), "trial")
+        return f"{trials} of {count_noun(self.default.rounds, 'round')} under {under}"
 
     @property
     def notices(self) -> list[str]:

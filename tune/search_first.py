@@ -1,5 +1,6 @@
 """Searches every algorithm of a comparison before its runs: one study for each, with the same budget and rates."""
 
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,7 +17,7 @@ from lit_cfl.config.explain import mistake_in_value
 from lit_cfl.config.files import read_config
 from lit_cfl.config.variants import build
 from lit_cfl.config.words import given_options, split_list
-from lit_cfl.errors import InputError, Notice, count_noun, join_ids, suggest
+from lit_cfl.errors import InputError, Notice, join_ids, suggest
 from lit_cfl.experiment import Experiment, PlanOptions
 from lit_cfl.metric_names import Row
 from lit_cfl.progress.screen import Screen
@@ -25,16 +26,7 @@ from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tune.check import PreparedStudy, prepare, use_loaded_data
 from lit_cfl.tune.cluster import connect_to_ray
 from lit_cfl.tune.options import StudyRequest, parse_study
-from lit_cfl.tune.record import (
-    DEFAULT,
-    ERROR,
-    FAILED_STATUS,
-    FINISHED_STATUS,
-    SECONDS,
-    STOPPED_STATUS,
-    STUDY,
-    TRIALS,
-)
+from lit_cfl.tune.record import DEFAULT, ERROR, FAILED_STATUS, SECONDS, STOPPED_STATUS, STUDY, TRIALS
 from lit_cfl.tune.result import StudyResult, recorded_config
 from lit_cfl.tune.search import run_study
 from lit_cfl.tune.space_file import parse_space
@@ -43,15 +35,7 @@ from lit_cfl.tune.study import Limits, Resources, Stopping, Study
 
 _RATE, _CLUSTERS = "task.optimizer.lr", "algorithm.num_clusters"
 _MULTIPLES = (0.1, 0.3, 1.0, 3.0)
-_TRIALS = 16
-_STATUSES = (FINISHED_STATUS, STOPPED_STATUS, FAILED_STATUS)
 _PACKAGED = Path(__file__).with_name("packaged_spaces.yaml")
-_RENAMED = (
-    ("limits.core_minutes", "search.minutes"),
-    ("limits.", "search."),
-    ("--resources.", "--search.resources."),
-    ("base.device", "device"),
-)  # options of a study, and what a comparison calls them
 
 
 @dataclass(frozen=True)
@@ -59,9 +43,9 @@ class SearchFirst:
     """How every algorithm of a comparison is searched before its runs.
 
     Args:
-        trials: Trials of each algorithm, of which its own setting is the first; None = 16, or as many as `minutes`
-            allow.
-        minutes: Core minutes of training of each algorithm, after which no further trial starts; None = no limit.
+        trials: Trials of each algorithm, of which its own setting is the first.
+        minutes: Core minutes of training of each algorithm, in place of `trials`: at least its own setting at each
+            rate, then more trials until the minutes are spent; None = `trials`.
         seeds: Seeds of every trial, none of them the comparison's; empty = one above the comparison's.
         rates: Learning rates of all algorithms; empty = 0.1, 0.3, 1 and 3 times the first algorithm's.
         spaces: Options and their values by an algorithm's name, as in a study, or a YAML file of them. `points` among
@@ -70,7 +54,7 @@ class SearchFirst:
         resources: Resources of each trial.
     """
 
-    trials: int | None = None
+    trials: int = 16
     minutes: float | None = None
     seeds: list[int] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
@@ -83,20 +67,16 @@ class SearchFirst:
         """Builds it from plain values. Raises InputError for an option that does not fit."""
         if (wrong := mistake_in_value("search", content, cls)) is not None:
             raise InputError(wrong)
-        kinds = {"stopping": Stopping, "resources": Resources}
-        return cls(**content | {name: kind(**content[name]) for name, kind in kinds.items() if name in content})
+        groups = (("stopping", Stopping), ("resources", Resources))
+        return cls(**content | {name: kind(**content[name]) for name, kind in groups if name in content})
+
+    def __post_init__(self) -> None:
+        if self.minutes is not None and not self.minutes > 0:
+            raise InputError(f"search.minutes is {self.minutes}; give a number above 0")
 
 
 def read_search(groups: Sequence[Any], words: Sequence[str]) -> SearchFirst:
-    """Reads the options of a search.
-
-    Args:
-        groups: Groups `search` of the experiment's files, in order.
-        words: Words `--search.<option>=VALUE`, which replace the files' options.
-
-    Raises:
-        InputError: an option does not fit.
-    """
+    """Reads the groups `search` of files, in order, and words `--search.<option>=VALUE`. Raises InputError."""
     given: dict[str, Any] = {}
     for group in groups:
         SearchFirst.of(group)
@@ -122,19 +102,19 @@ def plan_searches(
     Raises:
         InputError: one of the searches could not run.
     """
-    search, names = read_search(groups, words), comparison.names
-    seeds = search.seeds or [max(comparison.seeds) + 1]
+    search, names, after = read_search(groups, words), comparison.names, max(comparison.seeds) + 1
+    seeds = search.seeds or [after]
     if both := sorted(set(seeds) & set(comparison.seeds)):
         raise InputError(
             f"search.seeds is {seeds}, but seed {both[0]} is the comparison's, whose runs must not choose anything; "
-            f"give others: --search.seeds {max(comparison.seeds) + 1}"
+            f"give others: --search.seeds {after}"
         )
     if unknown := [name for name in search.spaces if name not in names]:
-        raise InputError(
-            f"search.spaces: no algorithm here is called {unknown[0]!r}{suggest(unknown[0], names)}; give one of "
-            f"{', '.join(names)}"
-        )
-    rates = list(map(float, search.rates)) or _rates_around(_rate_of(comparison.first))
+        near = suggest(unknown[0], names)
+        raise InputError(f"search.spaces has {unknown[0]!r}{near}, but the algorithms here are {', '.join(names)}")
+    rates = list(map(float, search.rates))
+    if not rates and (rate := _rate_of(comparison.first)) is not None:
+        rates = [float(f"{rate * factor:.6g}") for factor in _MULTIPLES]
     spaces = {
         name: _space(name, one, search.spaces.get(name), rates, name in open_clusters)
         for name, one in comparison.experiments.items()
@@ -150,33 +130,27 @@ def _rate_of(experiment: Experiment) -> float | None:
     return None
 
 
-def _rates_around(rate: float | None) -> list[float]:
-    return [] if rate is None else [float(f"{rate * factor:.6g}") for factor in _MULTIPLES]
-
-
 def _space(
     name: str, experiment: Experiment, given: Any, rates: Sequence[float], open_clusters: bool
 ) -> dict[str, Any]:
     """Returns the space of one algorithm: its options with the common learning rates, or `points` alone."""
-    own = f"--search.spaces.{name} FILE"
-    if isinstance(given, str):
-        given = read_config(given)
-    elif given is None:
+    remedy = f"give its space: --search.spaces.{name} FILE"
+    if given is None:
         kind = plain_kind(experiment.algorithm)
         if classes("algorithms").get(kind.__name__) is not kind:
-            raise InputError(f"{name} has no packaged space, since {kind.__name__} is your own class; give one: {own}")
+            raise InputError(f"no space is packaged for {name}, whose class {kind.__name__} is your own; {remedy}")
         given = parse_yaml(_PACKAGED.read_text("utf-8"))[kind.__name__]
-        given = {option: what for option, what in given.items() if option != _CLUSTERS or open_clusters}
+        given = {option: values for option, values in given.items() if option != _CLUSTERS or open_clusters}
+    given = read_config(given) if isinstance(given, str) else given
     if not isinstance(given, Mapping) or "algorithm" in given:
         raise InputError(
-            f"search.spaces.{name} is {given!r:.60}; write options and their values, such as "
-            "{algorithm.eta_g: {uniform: [0, 1]}}"
+            f"search.spaces.{name} is {given!r:.60}; write options and their values, as in a study's space"
         )
     if given.keys() == {"points"}:
         return dict(given)
     common = {} if _rate_of(experiment) is None else {_RATE: {"choice": list(rates)}}
     if not given and not common:
-        raise InputError(f"{name} has nothing to search, since its task has no {_RATE}; give its space: {own}")
+        raise InputError(f"there is nothing to search for {name}, since its task has no {_RATE}; {remedy}")
     return common | dict(given)
 
 
@@ -184,43 +158,41 @@ def prepare_searches(comparison: Comparison) -> dict[str, PreparedStudy]:
     """Checks all searches of a comparison. Returns them by the algorithms' names. Raises InputError."""
     found = {}
     for name in comparison.names:
-        with _in_words_of_comparisons(name):
+        with _in_terms_of_comparisons(name):
             found[name] = prepare(_study(comparison, name), Path(name), comparison.first)
     return found
 
 
 @contextmanager
-def _in_words_of_comparisons(name: str) -> Iterator[None]:
+def _in_terms_of_comparisons(name: str) -> Iterator[None]:
+    """Rewrites the options of a study in error messages."""
     try:
         yield
     except InputError as error:
-        text = str(error)
-        for old, new in _RENAMED:
-            text = text.replace(old, new)
-        raise InputError(f"search of {name}: {text}") from error
+        message = re.sub(r"\blimits\.(?=trials)|(?<=--)(?=resources)", "search.", str(error)).replace("base.", "")
+        raise InputError(f"search of {name}: {message}") from error
 
 
 def _study(comparison: Comparison, name: str) -> Study:
-    """Makes the study of one algorithm from the record of the comparison's search."""
+    """Makes the study of one algorithm, whose base is its own setting."""
     search, experiment = SearchFirst.of(comparison.search), comparison.experiments[name]
-    space, options = dict(search.spaces[name]), experiment.to_dict()
-    points = space.pop("points", None)
-    trials = search.trials or (_TRIALS if search.minutes is None else None)
+    space, plan = dict(search.spaces[name]), experiment.plan or PlanOptions()
+    points, trials = space.pop("points", None), search.trials
     if not space:
-        space, needed = _choices(points), len(points) + 1
-        trials = needed if trials is None else min(trials, needed)  # too few are refused
+        space = _choices(points)
+        trials = min(trials, len(points) + 1)
     elif points is None:
-        points = _own_setting_at(search.rates, space, options)[: trials and trials - 1]
-    plan = experiment.plan or PlanOptions()
+        points = _own_setting_at(search.rates, space, experiment.to_dict())
+        points = points if search.minutes is not None else points[: trials - 1]
     return Study(
-        base=options | {"seeds": search.seeds},
+        base=experiment.to_dict() | {"seeds": search.seeds},
         space=space,
         name=experiment.name,
         points=points,
         seeds=search.seeds,
         stopping=search.stopping,
         resources=replace(search.resources, cpus=max(search.resources.cpus, plan.threads or 1)),
-        limits=Limits(trials=trials, core_minutes=search.minutes),
+        limits=Limits(trials=trials if search.minutes is None else len(points) + 1),
         num_repeats=0,
     )
 
@@ -229,25 +201,28 @@ def _choices(points: Any) -> dict[str, Any]:
     """Makes the space that has nothing but the values in a list of settings."""
     if not isinstance(points, list) or not points or not all(isinstance(point, Mapping) for point in points):
         raise InputError(f"points is {points!r:.60}; write a list of settings, such as [{{algorithm.eta_g: 0.1}}]")
-    options = dict.fromkeys(option for point in points for option in point)
-    values = {option: [point[option] for point in points if option in point] for option in options}
-    return {option: {"choice": list({as_word(one): one for one in found}.values())} for option, found in values.items()}
+    values: dict[str, dict[str, Any]] = {}
+    for option, value in (pair for point in points for pair in point.items()):
+        values.setdefault(option, {})[as_word(value)] = value
+    return {option: {"choice": list(found.values())} for option, found in values.items()}
 
 
 def _own_setting_at(
     rates: Sequence[float], space: Mapping[str, Any], options: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Lists the algorithm's own setting at each other learning rate, so that every algorithm tries every rate.
+    """Lists the algorithm's own setting at each other rate, so that every algorithm tries every rate.
 
     A value outside the space is replaced by the first one of the space.
     """
-    own = {p.key: corners(p.distribution)[0] for p in parse_space(space).parameters}
+    if space.get(_RATE) != {"choice": list(rates)}:
+        return []  # the space has rates of its own
+    point: dict[str, Any] = {}
     for p in parse_space(space).parameters:
+        point[p.key] = corners(p.distribution)[0]
         with suppress(LookupError):
             value = value_of(options, p.option)
-            own[p.key] = value if contains(p.distribution, as_plain(value)) else own[p.key]
-    others = [rate for rate in rates if rate != value_of(options, _RATE)]
-    return [own | {_RATE: rate} for rate in others] if space.get(_RATE) == {"choice": list(rates)} else []
+            point[p.key] = value if contains(p.distribution, as_plain(value)) else point[p.key]
+    return [point | {_RATE: rate} for rate in rates if rate != value_of(options, _RATE)]
 
 
 def search_first(comparison: Comparison, path: Path, num_cpus: int | None, screen: Screen) -> Comparison:
@@ -270,18 +245,10 @@ def search_first(comparison: Comparison, path: Path, num_cpus: int | None, scree
     search, rows, best = SearchFirst.of(comparison.search), list[Row](), dict[str, Experiment]()
     with connect_to_ray(None, search.resources):
         for name, own in comparison.experiments.items():
-            request = _request(comparison, name, path / SEARCHES / name, num_cpus)
-
-            def say(line: str, name: str = name) -> None:
-                if not screen.quiet:
-                    screen.say(f"{name}: {line}")
-
-            with _in_words_of_comparisons(name):
-                result = run_study(request, say, comparison.first)
-            rows.append(_row(name, request.study, result))
+            study, result = _search(comparison, name, path / SEARCHES / name, num_cpus, screen)
+            rows.append(_row(name, study, result))
             if result.best is not None:
-                options = own.to_dict() | {"seeds": list(comparison.seeds)}
-                changes = {option: options[option] for option in ("name", "seeds", "tracking")}
+                changes = {"name": own.name, "seeds": list(comparison.seeds), "tracking": own.to_dict()["tracking"]}
                 best[name] = build(recorded_config(result.path / TRIALS / result.best["trial_id"]) | changes)
                 use_loaded_data(best[name], comparison.first)
     write_rows(path / SEARCH_TABLE, COLUMNS, rows)
@@ -292,27 +259,52 @@ def search_first(comparison: Comparison, path: Path, num_cpus: int | None, scree
     return found
 
 
-def _request(comparison: Comparison, name: str, path: Path, num_cpus: int | None) -> StudyRequest:
-    """Returns the study of one algorithm: a new one, or the recorded one, whose trials continue."""
-    if (path / STUDY).is_file():
+def _search(
+    comparison: Comparison, name: str, path: Path, num_cpus: int | None, screen: Screen
+) -> tuple[Study, StudyResult]:
+    """Runs or resumes the search of one algorithm until its budget is spent. Returns the study and its results."""
+
+    def say(line: str) -> None:
+        if not screen.quiet:
+            screen.say(f"{name}: {line}")
+
+    search, trials = SearchFirst.of(comparison.search), None
+    minutes = None if search.spaces[name].keys() == {"points"} else search.minutes
+    while True:
+        begun = (path / STUDY).is_file()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Notice)  # the comparison has announced the user's own classes
-            request = parse_study(["--resume", str(path)])
-    else:
-        request = StudyRequest(_study(comparison, name), path)
-    study = request.study
-    at_once = None if num_cpus is None else max(1, int(num_cpus / study.resources.cpus))
-    return replace(request, study=replace(study, limits=replace(study.limits, concurrent=at_once)))
+            study = parse_study(["--resume", str(path)]).study if begun else _study(comparison, name)
+        at_once = None if num_cpus is None else max(1, int(num_cpus / study.resources.cpus))
+        limits = replace(study.limits, concurrent=at_once, trials=trials or study.limits.trials)
+        study = replace(study, limits=limits)
+        with _in_terms_of_comparisons(name):
+            result = run_study(StudyRequest(study, path, begun), say, comparison.first)
+        trials = _more_trials(study, result, minutes)
+        if trials is None:
+            return study, result
+
+
+def _more_trials(study: Study, result: StudyResult, minutes: float | None) -> int | None:
+    """Returns the number of trials that will have spent the minutes, if they cost like those so far; None = enough."""
+    done, spent = len(result.trained), _core_seconds(study, result)
+    space_is_tried = done < study.num_trials  # the searcher found no further setting
+    if minutes is None or not spent or spent >= 60 * minutes or space_is_tried:
+        return None
+    return done + max(1, int((60 * minutes - spent) * done / spent))
+
+
+def _core_seconds(study: Study, result: StudyResult) -> float:
+    return study.resources.cpus * sum(row[SECONDS] or 0.0 for row in result.trained)
 
 
 def _row(name: str, study: Study, result: StudyResult) -> Row:
     """Makes the row of an algorithm in `search.csv`."""
     trained, metric, best = result.trained, result.objective.metric, result.best
-    counts = {status: sum(row["status"] == status for row in trained) for status in _STATUSES}
-    rounds = sum(row["rounds"] * (row["seeds"] if row["status"] == FINISHED_STATUS else 1) for row in trained)
-    row: Row = {"algorithm": name, "trials": len(trained), **counts, "rounds": rounds}
-    row |= {"core_seconds": study.resources.cpus * sum(row[SECONDS] or 0.0 for row in trained), "metric": metric}
-    row |= {"own": trained[0][metric], "error": next((one[ERROR] for one in trained if one[ERROR]), None)}
+    row: Row = {"algorithm": name, "trials": len(trained), "rounds": sum(one["rounds"] for one in trained)}
+    row |= {kind: sum(one["status"] == kind for one in trained) for kind in (STOPPED_STATUS, FAILED_STATUS)}
+    row |= {"core_seconds": _core_seconds(study, result), "metric": metric, "own": trained[0][metric]}
+    row["error"] = next((one[ERROR] for one in trained if one[ERROR]), None)
     if best is None:
         return row
     values = {option: best[option] for option in study.search_space.distributions() if best.get(option) is not None}
@@ -323,21 +315,13 @@ def _row(name: str, study: Study, result: StudyResult) -> Row:
 
 
 def _notes(search: SearchFirst, rows: Sequence[Row]) -> list[str]:
-    """Describes the searches for the table of the comparison."""
-    seeds, budgets = f"seed{'s' if len(search.seeds) > 1 else ''} {join_ids(search.seeds)}", []
-    if search.trials or search.minutes is None:
-        budgets.append(f"{count_noun(search.trials or _TRIALS, 'trial')}")
-    if search.minutes is not None:
-        budgets.append(f"{search.minutes:g} core minutes")
-    notes = [
-        f"Options were searched first, on validation data under {seeds}, with {' or '.join(budgets)} for each "
-        f"algorithm; see {SEARCH_TABLE}."
-    ]
+    """Describes the searches below the table of the comparison."""
+    seeds, budget = join_ids(search.seeds), f"{search.trials} trials"
+    budget = budget if search.minutes is None else f"{search.minutes:g} core minutes"
+    notes = [f"Settings: the best of {budget} per algorithm on validation data, seeds {seeds}; see {SEARCH_TABLE}."]
     for row in rows:
         if row.get("best") is None:
-            of = count_noun(row["trials"], "trial")
-            notes.append(f"{row['algorithm']} is left out: none of its {of} has finished ({row['error']}).")
+            notes.append(f"{row['algorithm']} is left out, as no trial of its search has finished: {row['error']}.")
         elif len(search.rates) > 1 and row["rate"] in (min(search.rates), max(search.rates)):
-            end = "smallest" if row["rate"] == min(search.rates) else "largest"
-            notes.append(f"{row['algorithm']} chose the {end} learning rate; --search.rates may give more of them.")
+            notes.append(f"{row['algorithm']} chose the last learning rate of the list; --search.rates can extend it.")
     return notes

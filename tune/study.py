@@ -46,9 +46,7 @@ class Limits:
     """Limits of a study and of its trials.
 
     Args:
-        trials: Number of trials; None = 20, or all of a grid, or as many as `core_minutes` allow.
-        core_minutes: Core minutes of training after which no further trial starts; a running trial counts like the mean
-            of those that have ended. None = no limit.
+        trials: Number of trials; None = 20, or all of a grid.
         minutes: Minutes after which running trials are stopped; None = no limit.
         trial_minutes: Minutes after which a trial has failed, looked at after each round of its first seed; None = no
             limit.
@@ -57,7 +55,6 @@ class Limits:
     """
 
     trials: int | None = None
-    core_minutes: float | None = None
     minutes: float | None = None
     trial_minutes: float | None = None
     target: float | None = None
@@ -68,7 +65,7 @@ class Limits:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"limits.{name} is {value}; give 1 or more")
-        for name in ("core_minutes", "minutes", "trial_minutes"):
+        for name in ("minutes", "trial_minutes"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise InputError(f"limits.{name} is {value}; give a number above 0")
@@ -153,9 +150,9 @@ class Study:
         return self.base
 
     @property
-    def num_trials(self) -> int | None:
-        """The number of trials to train, unless the space is a grid; None if only time limits it."""
-        return self.limits.trials or (_DEFAULT_TRIALS if self.limits.core_minutes is None else None)
+    def num_trials(self) -> int:
+        """The number of trials to train, unless the space is a grid."""
+        return self.limits.trials or _DEFAULT_TRIALS
 
     @cached_property
     def search_space(self) -> Space:

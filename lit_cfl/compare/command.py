@@ -11,8 +11,8 @@ from lit_cfl.compare.arguments import CompareArguments, read_arguments
 from lit_cfl.compare.comparison import Comparison, plan_comparison, read_comparison, require_target, require_unused
 from lit_cfl.compare.results import Results
 from lit_cfl.compare.run import train, write_results
-from lit_cfl.compare.search_table import read_searches, show_searches
-from lit_cfl.compare.tables import show_table
+from lit_cfl.compare.search_table import read_searches, search_cells
+from lit_cfl.compare.tables import print_table, show_table
 from lit_cfl.errors import Interrupted, SaveError
 from lit_cfl.progress.screen import Screen
 from lit_cfl.progress.summary_table import page_line
@@ -103,7 +103,8 @@ def _read_resumed(path: Path, target: float | None) -> Comparison:
 
 def _show(screen: Screen, results: Results, path: Path) -> bool:
     """Prints the results. Returns whether no run has failed, and no search lacks a finished trial."""
-    left_out = [row for row in read_searches(path) if row["best"] is None]
+    searched = read_searches(path)
+    left_out = [row for row in searched if row["best"] is None]
     is_whole = not results.failed and not left_out
     if screen.quiet:
         screen.say_path(str(path))
@@ -112,7 +113,8 @@ def _show(screen: Screen, results: Results, path: Path) -> bool:
         for row in results.failed:
             screen.say(f"{row['algorithm']} seed {row['seed']} failed: {row['error']}")
         return is_whole
-    show_searches(screen.out, path)
+    if searched:
+        print_table(screen.out, *search_cells(searched))
     show_table(screen.out, results)
     for note in results.notes:
         screen.out.print(note, style="dim", soft_wrap=True)

@@ -1,19 +1,15 @@
 """The table of the searches that came before a comparison's runs: `search.csv`, on the screen and on a page."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from lit_cfl.compare.arguments import SEARCH_TABLE
-from lit_cfl.compare.tables import print_table
 from lit_cfl.metric_names import Row
 from lit_cfl.progress.tables import number
 from lit_cfl.storage.csv_log import read_table
 
-COLUMNS = (
-    *("algorithm", "trials", "finished", "stopped", "failed", "rounds", "core_seconds", "metric", "own", "best"),
-    *("setting", "trial", "error"),
-)
+_COUNTS = ("trials", "stopped", "failed", "rounds")
+COLUMNS = ("algorithm", *_COUNTS, "core_seconds", "metric", "own", "best", "setting", "trial", "error")
 
 
 def read_searches(path: Path) -> list[Row]:
@@ -22,21 +18,15 @@ def read_searches(path: Path) -> list[Row]:
     return read_table(file, text=("algorithm", "setting", "trial", "error")) if file.exists() else []
 
 
-def search_cells(rows: list[Row]) -> list[list[str]]:
+def search_cells(rows: Sequence[Row]) -> list[list[str]]:
     """Formats the headings and one line per algorithm as plain text; a dash means unknown."""
-    metric = rows[0]["metric"] if rows else ""
-    counts = ("trials", "stopped", "failed", "rounds")
-    titles = ["algorithm", *counts, "core s", f"own {metric}", "best", "best setting"]
-    figures = [(number(row["core_seconds"], 1), number(row["own"], 4), number(row["best"], 4)) for row in rows]
-    settings = [row["setting"] or f"none: {row['error']}" for row in rows]
-    lines = [
-        [row["algorithm"], *(str(row[name]) for name in counts), *shown, setting]
-        for row, shown, setting in zip(rows, figures, settings, strict=True)
-    ]
-    return [titles, *lines]
-
-
-def show_searches(console: Console, path: Path) -> None:
-    """Prints the table of the searches, if there were any."""
-    if rows := read_searches(path):
-        print_table(console, *search_cells(rows))
+    heads = ["algorithm", *_COUNTS, "core s", f"own {rows[0]['metric']}", "best", "best setting"]
+    lines = []
+    for row in rows:
+        scores, setting = (
+            (number(row[score], 4) for score in ("own", "best")),
+            row["setting"] or f"none: {row['error']}",
+        )
+        counts = (str(row[count]) for count in _COUNTS)
+        lines.append([row["algorithm"], *counts, number(row["core_seconds"], 1), *scores, setting])
+    return [heads, *lines]

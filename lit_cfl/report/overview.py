@@ -172,6 +172,8 @@ def search_tables(path: Path) -> list[Table]:
     """Returns the table of the searches that came before a comparison's runs; nothing without them."""
     from lit_cfl.compare.search_table import read_searches, search_cells  # imports Lightning
 
-    head, *lines = search_cells(read_searches(path))
+    if not (rows := read_searches(path)):
+        return []
+    head, *lines = search_cells(rows)
     note = "Searched before the runs, on validation data under other seeds; see the section Searches."
-    return [Table("Chosen settings", head, lines, note=note)] if lines else []
+    return [Table("Chosen settings", head, lines, note=note)]
