@@ -263,35 +263,22 @@ def _search(
     comparison: Comparison, name: str, path: Path, num_cpus: int | None, screen: Screen
 ) -> tuple[Study, StudyResult]:
     """Runs or resumes the search of one algorithm until its budget is spent. Returns the study and its results."""
-
-    def say(line: str) -> None:
-        if not screen.quiet:
-            screen.say(f"{name}: {line}")
-
     search, trials = SearchFirst.of(comparison.search), None
-    minutes = None if search.spaces[name].keys() == {"points"} else search.minutes
     while True:
         begun = (path / STUDY).is_file()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Notice)  # the comparison has announced the user's own classes
             study = parse_study(["--resume", str(path)]).study if begun else _study(comparison, name)
         at_once = None if num_cpus is None else max(1, int(num_cpus / study.resources.cpus))
-        limits = replace(study.limits, concurrent=at_once, trials=trials or study.limits.trials)
-        study = replace(study, limits=limits)
+        study = replace(study, limits=Limits(trials=trials or study.limits.trials, concurrent=at_once))
         with _in_terms_of_comparisons(name):
+            say = (lambda line: None) if screen.quiet else (lambda line: screen.say(f"{name}: {line}"))
             result = run_study(StudyRequest(study, path, begun), say, comparison.first)
-        trials = _more_trials(study, result, minutes)
-        if trials is None:
+        done, spent, budget = len(result.trained), _core_seconds(study, result), 60 * (search.minutes or 0)
+        # the searcher may find no further setting, and trials that fail at once would never spend the budget
+        if done < study.num_trials or not 0 < spent < budget or search.spaces[name].keys() == {"points"}:
             return study, result
-
-
-def _more_trials(study: Study, result: StudyResult, minutes: float | None) -> int | None:
-    """Returns the number of trials that will have spent the minutes, if they cost like those so far; None = enough."""
-    done, spent = len(result.trained), _core_seconds(study, result)
-    space_is_tried = done < study.num_trials  # the searcher found no further setting
-    if minutes is None or not spent or spent >= 60 * minutes or space_is_tried:
-        return None
-    return done + max(1, int((60 * minutes - spent) * done / spent))
+        trials = done + max(1, int((budget - spent) * done / spent))
 
 
 def _core_seconds(study: Study, result: StudyResult) -> float:
@@ -316,9 +303,11 @@ def _row(name: str, study: Study, result: StudyResult) -> Row:
 
 def _notes(search: SearchFirst, rows: Sequence[Row]) -> list[str]:
     """Describes the searches below the table of the comparison."""
-    seeds, budget = join_ids(search.seeds), f"{search.trials} trials"
-    budget = budget if search.minutes is None else f"{search.minutes:g} core minutes"
-    notes = [f"Settings: the best of {budget} per algorithm on validation data, seeds {seeds}; see {SEARCH_TABLE}."]
+    budget = f"{search.trials} trials" if search.minutes is None else f"{search.minutes:g} core minutes"
+    seeds = join_ids(search.seeds)
+    notes = [
+        f"Settings: the best of {budget} each, on validation data under other seeds ({seeds}); see {SEARCH_TABLE}."
+    ]
     for row in rows:
         if row.get("best") is None:
             notes.append(f"{row['algorithm']} is left out, as no trial of its search has finished: {row['error']}.")

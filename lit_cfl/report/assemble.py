@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from lit_cfl.compare.arguments import SEARCHES
-from lit_cfl.pictures.figure import Figure
+from lit_cfl.compare.search_table import read_searches, search_cells
+from lit_cfl.pictures.figure import Figure, Table
 from lit_cfl.pictures.figures import RUN_FIGURES
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.run_files import RunFiles
@@ -46,7 +47,6 @@ def make_page(paths: Sequence[Path], command: Sequence[str]) -> Page:
             name = path.resolve().name
             several = len(comparisons) > 1
             lines += [f"{name}: {sentence}" if several else sentence for sentence in said]
-            found += overview.search_tables(path)
             tables += [replace(table, title=f"{table.title}: {name}") if several else table for table in found]
             problems += wrong
         lines += overview.headline(groups, score)
@@ -113,14 +113,15 @@ def _study(
 
 
 def _searches(path: Path, name: str, guard: DrawingGuard) -> Section:
-    """Builds the section of the searches that came before the runs of a comparison, with a part for each."""
-    parts = []
-    for file in sorted((path / SEARCHES).glob("*/study.yaml")):
+    """Builds the section of the searches that came before a comparison's runs: their table, and a part for each."""
+    parts, rows = [], read_searches(path)
+    for folder in sorted(file.parent for file in (path / SEARCHES).glob("*/study.yaml")):
         from lit_cfl.report import study  # imports Optuna
 
-        own = study.section(study.read_study(file.parent), f"{name}-{slug(file.parent.name)}", guard)
-        parts.append(replace(own, title=file.parent.name))
-    return Section("Searches", [], parts)
+        own = study.section(study.read_study(folder), f"{name}-{slug(folder.name)}", guard)
+        parts.append(replace(own, title=folder.name))
+    head, *lines = search_cells(rows) if rows else [[]]
+    return Section("Searches", [Table("Chosen settings", head, lines)] if rows else [], parts)
 
 
 def slug(text: str) -> str:

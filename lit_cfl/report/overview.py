@@ -166,14 +166,3 @@ def _read_results(path: Path, score: Score) -> tuple[list[str], list[Table]]:
     head, *lines = cells(Results([], rows, [], {}, score))
     note = " ".join(note for note in read_notes(path) if note not in said)
     return said, [Table("Compared seed by seed", head, lines, note=note)]
-
-
-def search_tables(path: Path) -> list[Table]:
-    """Returns the table of the searches that came before a comparison's runs; nothing without them."""
-    from lit_cfl.compare.search_table import read_searches, search_cells  # imports Lightning
-
-    if not (rows := read_searches(path)):
-        return []
-    head, *lines = search_cells(rows)
-    note = "Searched before the runs, on validation data under other seeds; see the section Searches."
-    return [Table("Chosen settings", head, lines, note=note)]
