@@ -2,8 +2,8 @@
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -92,15 +92,12 @@ def read_search(groups: Sequence[Any], words: Sequence[str]) -> SearchFirst:
 def plan_searches(
     comparison: Comparison, groups: Sequence[Any], words: Sequence[str], open_clusters: Sequence[str]
 ) -> Comparison:
-    """Plans and checks the searches of a comparison. Returns it with its `search`.
+    """Plans and checks the searches of a comparison of own settings. Returns it with its `search`. Raises InputError.
 
     Args:
-        comparison: The comparison, whose experiments are the algorithms' own settings.
+        comparison: The comparison.
         groups, words: See `read_search`.
         open_clusters: Names of the algorithms whose number of clusters is not given.
-
-    Raises:
-        InputError: one of the searches could not run.
     """
     search, names, after = read_search(groups, words), comparison.names, max(comparison.seeds) + 1
     seeds = search.seeds or [after]
@@ -158,19 +155,12 @@ def prepare_searches(comparison: Comparison) -> dict[str, PreparedStudy]:
     """Checks all searches of a comparison. Returns them by the algorithms' names. Raises InputError."""
     found = {}
     for name in comparison.names:
-        with _in_terms_of_comparisons(name):
+        try:
             found[name] = prepare(_study(comparison, name), Path(name), comparison.first)
+        except InputError as error:  # which names options of a study
+            message = re.sub(r"\blimits\.(?=trials)|(?<=--)(?=resources)", "search.", str(error)).replace("base.", "")
+            raise InputError(f"search of {name}: {message}") from error
     return found
-
-
-@contextmanager
-def _in_terms_of_comparisons(name: str) -> Iterator[None]:
-    """Rewrites the options of a study in error messages."""
-    try:
-        yield
-    except InputError as error:
-        message = re.sub(r"\blimits\.(?=trials)|(?<=--)(?=resources)", "search.", str(error)).replace("base.", "")
-        raise InputError(f"search of {name}: {message}") from error
 
 
 def _study(comparison: Comparison, name: str) -> Study:
@@ -207,32 +197,24 @@ def _choices(points: Any) -> dict[str, Any]:
     return {option: {"choice": list(found.values())} for option, found in values.items()}
 
 
-def _own_setting_at(
-    rates: Sequence[float], space: Mapping[str, Any], options: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    """Lists the algorithm's own setting at each other rate, so that every algorithm tries every rate.
+def _own_setting_at(rates: Sequence[float], space: Mapping[str, Any], own: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Lists an algorithm's own setting at each other rate of a space with these rates, so that it tries all of them.
 
     A value outside the space is replaced by the first one of the space.
     """
     if space.get(_RATE) != {"choice": list(rates)}:
-        return []  # the space has rates of its own
+        return []
     point: dict[str, Any] = {}
     for p in parse_space(space).parameters:
         point[p.key] = corners(p.distribution)[0]
         with suppress(LookupError):
-            value = value_of(options, p.option)
-            point[p.key] = value if contains(p.distribution, as_plain(value)) else point[p.key]
-    return [point | {_RATE: rate} for rate in rates if rate != value_of(options, _RATE)]
+            if contains(p.distribution, as_plain(value := value_of(own, p.option))):
+                point[p.key] = value
+    return [point | {_RATE: rate} for rate in rates if rate != value_of(own, _RATE)]
 
 
 def search_first(comparison: Comparison, path: Path, num_cpus: int | None, screen: Screen) -> Comparison:
-    """Runs or resumes the searches of a comparison, and writes their table.
-
-    Args:
-        comparison: The comparison, whose files are written.
-        path: Directory of the comparison.
-        num_cpus: Cores to use; None = all.
-        screen: Shows the progress.
+    """Runs or resumes the searches of a comparison in its directory, and writes their table.
 
     Returns:
         The comparison of the best settings, which is recorded. An algorithm without a finished trial is left out.
@@ -271,9 +253,8 @@ def _search(
             study = parse_study(["--resume", str(path)]).study if begun else _study(comparison, name)
         at_once = None if num_cpus is None else max(1, int(num_cpus / study.resources.cpus))
         study = replace(study, limits=Limits(trials=trials or study.limits.trials, concurrent=at_once))
-        with _in_terms_of_comparisons(name):
-            say = (lambda line: None) if screen.quiet else (lambda line: screen.say(f"{name}: {line}"))
-            result = run_study(StudyRequest(study, path, begun), say, comparison.first)
+        say = (lambda line: None) if screen.quiet else (lambda line: screen.say(f"{name}: {line}"))
+        result = run_study(StudyRequest(study, path, begun), say, comparison.first)
         done, spent, budget = len(result.trained), _core_seconds(study, result), 60 * (search.minutes or 0)
         # the searcher may find no further setting, and trials that fail at once would never spend the budget
         if done < study.num_trials or not 0 < spent < budget or search.spaces[name].keys() == {"points"}:
