@@ -22,6 +22,7 @@ from lit_cfl.experiment import Experiment, PlanOptions
 from lit_cfl.metric_names import Row
 from lit_cfl.progress.screen import Screen
 from lit_cfl.storage.csv_log import write_rows
+from lit_cfl.storage.given_paths import describe_missing
 from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tune.check import PreparedStudy, prepare, use_loaded_data
 from lit_cfl.tune.cluster import connect_to_ray
@@ -138,7 +139,10 @@ def _space(
             raise InputError(f"no space is packaged for {name}, whose class {kind.__name__} is your own; {remedy}")
         given = parse_yaml(_PACKAGED.read_text("utf-8"))[kind.__name__]
         given = {option: values for option, values in given.items() if option != _CLUSTERS or open_clusters}
-    given = read_config(given) if isinstance(given, str) else given
+    if isinstance(given, str):
+        if not Path(given).is_file():
+            raise InputError(f"search.spaces.{name}: {describe_missing(Path(given), 'file')}")
+        given = read_config(given)
     if not isinstance(given, Mapping) or "algorithm" in given:
         raise InputError(
             f"search.spaces.{name} is {given!r:.60}; write options and their values, as in a study's space"

@@ -134,10 +134,12 @@ REFUSED = {
     "--search.minutes -1": "search.minutes is -1; give a number above 0",
     "--search.seeds 1 5": "seed 1 is the comparison's, whose runs must not choose anything; "
     "give others: --search.seeds 2",
-    "--search.spaces.StoCLF x.yaml": "search.spaces has 'StoCLF', but the algorithms here are FedAvg, StoCFL",
-    "--search.spaces.StoCFL none.yaml": "none.yaml",
+    "--search.spaces.StoCLF x.yaml": "search.spaces has 'StoCLF' (did you mean StoCFL?), but the algorithms here "
+    "are FedAvg, StoCFL",
+    "--search.spaces.StoCFL none.yaml": "search.spaces.StoCFL: there is no file none.yaml",
     "--search.spaces.StoCFL 3": "search.spaces.StoCFL is 3; write options and their values, as in a study's space",
-    "--search.spaces.StoCFL={'algorithm.tua':{'choice':[1]}}": "search of StoCFL: space: algorithm.tua = 1",
+    "--search.spaces.StoCFL={'algorithm.tua':{'choice':[1]}}": "search of StoCFL: space: task.optimizer.lr = 0.01, "
+    "algorithm.tua = 1: algorithm: StoCFL has no option 'tua' (did you mean tau?)",
     "--search.spaces.StoCFL={'points':[]}": "points is []; write a list of settings",
     "--search.trials 2 --search.spaces.StoCFL={'points':[{'algorithm.tau':0.1},{'algorithm.tau':0.2}]}": "search of "
     "StoCFL: search.trials is 2, but the base's setting, the points and the grid make 3 trials; give 3 or more",
@@ -201,13 +203,10 @@ def searched(tmp_path_factory: pytest.TempPathFactory, cluster: None) -> tuple[P
     """Searches and compares three algorithms, one of which always fails; returns the directory and the output."""
     path, out = tmp_path_factory.mktemp("searched"), io.StringIO()
     (path / "own_failing.py").write_text(OWN)
-    (path / "search.yaml").write_text(yaml.safe_dump({"search": {"trials": 3, "rates": [0.01, 0.1, 0.3]}}))
-    names = (
-        "FedAvg",
-        "Broken=own_failing.Fails",
-        "IFCA",
-        "--search.spaces.Broken={'algorithm.weights': {choice: [equal]}}",
-    )
+    spaces = {"Broken": {"algorithm.weights": {"choice": ["equal"]}}}
+    content = {"search": {"trials": 3, "rates": [0.01, 0.1, 0.3], "spaces": spaces}}
+    (path / "search.yaml").write_text(yaml.safe_dump(content))
+    names = ("FedAvg", "Broken=own_failing.Fails", "IFCA")
     words = ("--config", "search.yaml", "--seeds", "0", "1", "--compare_dir", "c", "--algorithms", *names)
     with contextlib.chdir(path), contextlib.redirect_stdout(out), pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(path))
