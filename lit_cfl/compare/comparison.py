@@ -86,9 +86,8 @@ class Comparison:
         for name, experiment in self.experiments.items():
             write_experiment(path / name, experiment)
         record = {"name": self.name, "algorithms": self.names, "seeds": list(self.seeds), "target": self.target}
-        if self.search is not None:
-            record |= {"search": self.search, "searched": self.searched}
-        write_text(path / RECORD, as_yaml(record))
+        searches = {} if self.search is None else {"search": self.search, "searched": self.searched}
+        write_text(path / RECORD, as_yaml(record | searches))
 
 
 def read_comparison(path: Path) -> Comparison:
