@@ -14,8 +14,8 @@ from small_comparison import OPTIONS
 
 from lit_cfl.storage.csv_log import read_table
 
-WORDS = ["compare", *OPTIONS.split(), "--algorithms", "FedAvg", "IFCA", "StoCFL", "--seeds", "0", "1"]
-SEARCH = ["--search.trials", "6", "--search.stopping.first", "1", "--checkpoint.every_seconds", "0"]
+WORDS = ["compare", *OPTIONS.split(), "--algorithms", "FedAvg", "StoCFL", "--seeds", "0", "1"]
+SEARCH = ["--search.trials", "5", "--search.stopping.first", "1", "--checkpoint.every_seconds", "0"]
 MOMENTS = 10
 TABLES = ("results.csv", "runs.csv", "search.csv")
 
