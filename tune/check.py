@@ -100,17 +100,19 @@ def check_study(study: Study) -> tuple[Study, Experiment, dict[str, Experiment]]
     return replace(study, seeds=study.seeds or default.seeds), default, built
 
 
-def prepare(study: Study, path: Path) -> PreparedStudy:
+def prepare(study: Study, path: Path, like: Experiment | None = None) -> PreparedStudy:
     """Checks a whole study, loads the base's data, and collects what the study's run needs.
 
     Args:
         study: The study.
         path: Directory of the study.
+        like: An experiment whose loaded data are used if the base's are described equally.
 
     Raises:
         InputError: the study cannot run.
     """
     study, default, corners = check_study(study)
+    default = default if like is None else like.with_options(**default.to_dict())  # equal data are loaded once
     seeds, limits = study.seeds or default.seeds, study.limits
     prepared, _ = replace(default, seeds=seeds).try_out(seeds[0])
     require_validation(prepared)

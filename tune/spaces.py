@@ -163,6 +163,16 @@ class Space:
         return found
 
 
+def value_of(options: Mapping[str, Any], option: str) -> Any:
+    """Returns the value of a dotted option in an experiment's configuration. Raises LookupError if it has none."""
+    node: Any = options
+    for word in option.split("."):
+        if not isinstance(node, Mapping):
+            raise LookupError(option)
+        node = node[word] if word in node else node["init_args"][word]
+    return node
+
+
 def as_word(value: Any) -> str:
     """Formats a value for the command line: text unchanged, any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value)

@@ -13,13 +13,16 @@ from typing import Any
 from lit_cfl.config import catalogue
 from lit_cfl.config.files import append_to_path, read_config
 from lit_cfl.config.live_options import find_class, options_of, parts_of
-from lit_cfl.config.words import given_options, split_list
+from lit_cfl.config.words import arrange, given_options, split_list
 from lit_cfl.errors import InputError, LineParser, spell_range, suggest
 from lit_cfl.storage.given_paths import expand_home, require_own_kind, suggest_directory
 
 RECORD = "compare.yaml"  # file in the directory of a comparison
 Section = Mapping[str, Any]  # class_path and init_args of an algorithm
-_RESERVED = (*("pictures", "compare.yaml", "results.md", "results.csv", "results.tex", "runs.csv", "client_gains.csv"),)
+SEARCHES = "searches"  # folder of the searches that came before the runs, one study for each algorithm
+SEARCH_TABLE = "search.csv"
+_TABLES = ("results.md", "results.csv", "results.tex", "runs.csv", "client_gains.csv", SEARCH_TABLE)
+_RESERVED = ("pictures", "search", SEARCHES, RECORD, *_TABLES)
 TABLE = ("test", "difference")  # columns of results.tex
 ALL_COLUMNS = (
     *("seeds", "test", "val", "tuned", "newcomers", "worst10", "losing", "difference", "needed", "gap", "ari"),
@@ -64,6 +67,7 @@ class CompareArguments:
         num_cpus: Cores to use; None = all.
         quiet, dry_run: Options as in `lit-cfl run`.
         rest: Options of the experiment and of single algorithms.
+        search: Options `--search.<option>=VALUE`; None = no search is asked for here.
         content: Content of an experiment's file, in place of `files`.
     """
 
@@ -78,7 +82,15 @@ class CompareArguments:
     quiet: bool
     dry_run: bool
     rest: list[str]
+    search: list[str] | None = None
     content: Mapping[str, Any] | None = None
+
+    @property
+    def search_groups(self) -> list[Any] | None:
+        """The groups `search` of the experiment's files, in order; None if no search is asked for."""
+        contents = map(read_config, self.files) if self.content is None else [self.content]
+        groups = [content["search"] for content in contents if content.get("search") is not None]
+        return None if self.search is None and not groups else groups
 
 
 def read_arguments(arguments: Sequence[str], content: Mapping[str, Any] | None = None) -> CompareArguments:
@@ -89,6 +101,9 @@ def read_arguments(arguments: Sequence[str], content: Mapping[str, Any] | None =
         content: Content of an experiment's file, in place of `--config`.
     """
     given, rest = _parser().parse_known_args(arguments)
+    search = [word for word in arrange(rest) if word.startswith("--search.")]
+    if search:
+        rest = [word for word in arrange(rest) if word not in search]
     for word in rest:
         head = word.partition("=")[0]
         group = head.partition(".")[0]
@@ -96,7 +111,7 @@ def read_arguments(arguments: Sequence[str], content: Mapping[str, Any] | None =
         if owner in _ELSEWHERE:
             raise InputError(f"{head} is not an option of lit-cfl compare; {_ELSEWHERE[owner]}")
     if given.resume is not None:
-        _require_free(arguments, rest)
+        _require_free(arguments, [*rest, *search])
     elif given.config is None and content is None:
         file = next((word for word in rest if Path(word).is_file()), "quickstart")
         raise InputError(f"no experiment is given; give a file: --config {file}")
@@ -109,6 +124,7 @@ def read_arguments(arguments: Sequence[str], content: Mapping[str, Any] | None =
     files = [catalogue.config_path(file) for file in given.config or []]
     own = {name: value for name, value in vars(given).items() if name != "config"}
     own |= {"algorithms": given.algorithms or [], "seeds": [_seed(word) for word in given.seeds or []]}
+    own |= {"search": search if search or given.search else None}
     return CompareArguments(**own, files=files, rest=rest, content=content)
 
 
@@ -145,6 +161,13 @@ def _parser() -> argparse.ArgumentParser:
         help="Test score to reach, for the columns rounds to, MiB to and local steps to (default: one that all reach).",
     )
     add("--table", nargs="+", choices=ALL_COLUMNS, default=TABLE, help="Columns of results.tex, in this order.")
+    add(
+        "--search",
+        action="store_true",
+        help="First search every algorithm's options on validation data, with one budget and the same learning rates: "
+        "--search.trials N or --search.minutes M, --search.seeds, --search.rates, --search.spaces.NAME FILE, "
+        "--search.stopping.eta, --search.resources.gpus and others of docs/compare.md.",
+    )
     add("--num_cpus", type=int, help="Cores to use (default: all); 1: one run after the other, without Ray.")
     add("--quiet", action="store_true", help="Print only errors, and the comparison's directory at the end.")
     add("--dry-run", action="store_true", help="Check everything and say what would run; run nothing.")

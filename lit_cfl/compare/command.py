@@ -1,33 +1,28 @@
 """`lit-cfl compare`: runs a comparison, and shows and writes its results."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from types import MappingProxyType
 
 from rich.console import Console
 
-from lit_cfl.compare.arguments import TABLE, CompareArguments, read_arguments
+from lit_cfl.compare.arguments import CompareArguments, read_arguments
 from lit_cfl.compare.comparison import Comparison, plan_comparison, read_comparison, require_target, require_unused
-from lit_cfl.compare.results import Results, collect
-from lit_cfl.compare.tables import show_table, write_tables
+from lit_cfl.compare.results import Results
+from lit_cfl.compare.run import train, write_results
+from lit_cfl.compare.search_table import read_searches, search_cells
+from lit_cfl.compare.tables import print_table, show_table
 from lit_cfl.errors import Interrupted, SaveError
-from lit_cfl.experiment import Experiment
-from lit_cfl.pictures.options import Format
-from lit_cfl.progress.live import describe
 from lit_cfl.progress.screen import Screen
 from lit_cfl.progress.summary_table import page_line
-from lit_cfl.runs.many import Job, plan_of, processes, run_jobs
-from lit_cfl.runs.run import require_comparable_runs
+from lit_cfl.runs.many import plan_of, processes
 from lit_cfl.runs.run_directory import default_run_directory
 from lit_cfl.runs.signals import interruptible
 from lit_cfl.scores import read_scores
 from lit_cfl.storage.given_paths import resolve_directory
 from lit_cfl.storage.lock import lock_directory
 from lit_cfl.tracking.offline import sync_line
-
-PICTURE = "pictures/curve"
 
 
 def compare(arguments: Sequence[str]) -> int:
@@ -43,13 +38,13 @@ def compare(arguments: Sequence[str]) -> int:
     except Interrupted as stop:
         screen.say(f"Interrupted; finished runs are kept. Resume with: lit-cfl compare --resume {quote(str(path))}")
         return 128 + stop.signum
-    _show(screen, results, path)
+    is_whole = _show(screen, results, path)
     if trouble is not None:
         again = f"lit-cfl compare --resume {quote(str(path))}"
         raise SaveError(
             f"{trouble}. The results so far are printed above; free some disk space, then write them with: {again}"
         )
-    return 1 if results.failed else 0
+    return 0 if is_whole else 1
 
 
 def requested_comparison(given: CompareArguments, screen: Screen) -> tuple[Comparison, Path]:
@@ -59,9 +54,14 @@ def requested_comparison(given: CompareArguments, screen: Screen) -> tuple[Compa
         return _read_resumed(path, given.target), path
     if given.compare_dir is not None:
         require_unused(resolve_directory(given.compare_dir, "--compare_dir"))
-    comparison, notices = plan_comparison(given)
+    groups, open_clusters = given.search_groups, list[str]()
+    comparison, notices = plan_comparison(given, None if groups is None else open_clusters)
     for notice in notices:
         screen.say(f"Note: {notice}.")
+    if groups is not None:
+        from lit_cfl.tune.search_first import plan_searches  # imports Ray and Optuna
+
+        comparison = plan_searches(comparison, groups, given.search or [], open_clusters)
     default = default_run_directory(f"{comparison.name}-compare")
     return comparison, resolve_directory(given.compare_dir or str(default), "--compare_dir")
 
@@ -69,7 +69,7 @@ def requested_comparison(given: CompareArguments, screen: Screen) -> tuple[Compa
 def run_comparison(
     comparison: Comparison, path: Path, given: CompareArguments, screen: Screen
 ) -> tuple[Results, SaveError | None]:
-    """Runs the remaining runs of a comparison, and writes its tables.
+    """Runs the remaining searches and runs of a comparison, and writes its tables.
 
     Returns:
         The results, and the first write error of the tables, or None.
@@ -84,6 +84,11 @@ def run_comparison(
             comparison.write(path)
         # on a resume, the experiments were read from files and share no data
         built = comparison.experiments if given.resume is None else {}
+        if comparison.search is not None and comparison.searched is None:
+            from lit_cfl.tune.search_first import search_first  # imports Ray and Optuna
+
+            comparison = search_first(comparison, path, given.num_cpus, screen)
+            built = comparison.experiments
         results = train(comparison, path, given.num_cpus, screen, check, built)
         return results, write_results(comparison, path, results, given.table)
 
@@ -96,80 +101,20 @@ def _read_resumed(path: Path, target: float | None) -> Comparison:
     return comparison if target is None else replace(comparison, target=target)
 
 
-def train(
-    comparison: Comparison,
-    path: Path,
-    num_cpus: int | None,
-    screen: Screen,
-    check: Callable[[], None],
-    built: Mapping[str, Experiment] = MappingProxyType({}),
-    outcome: Callable[[Job], str] | None = None,
-) -> Results:
-    """Runs what is left of a comparison, whose files are written, and collects its results.
-
-    Args:
-        comparison: The comparison.
-        path: Directory of the comparison.
-        num_cpus: Cores to use; None = all.
-        screen: Shows the progress.
-        check: Called often; may raise an error to end the comparison.
-        built: Experiments of runs in this process, which share loaded data; others are read from their files.
-        outcome: Called with each run that has ended without an error; returns a line about it, to show. None =
-            `describe_outcome`.
-    """
-    path = path.absolute()  # workers may have another current folder
-    jobs = comparison.jobs(path)
-    left = [job for job in jobs if not job.is_whole]
-    require_comparable_runs({job.folder: comparison.experiments[job.name].for_seed(job.seed) for job in jobs})
-    with screen.display(len(jobs), len(jobs) - len(left)) as display:
-        errors = run_jobs(left, plan_of(comparison.first), num_cpus, display, check, outcome or describe_outcome, built)
-    return collect(comparison, path, errors)
-
-
-def describe_outcome(job: Job) -> str:
-    """Describes the result of a run that has ended."""
-    summary = job.summary
-    return "" if summary is None else f"{describe(summary)}  {summary['time/elapsed_seconds']:.1f} s"
-
-
-def write_results(
-    comparison: Comparison, path: Path, results: Results, shown: Sequence[str] = TABLE
-) -> SaveError | None:
-    """Writes the tables (`results.tex` with these columns) and the picture. Returns the first write error, or None."""
-    title = f"{comparison.name}: {', '.join(comparison.names)}"
-    formats = comparison.first.pictures.formats
-    try:
-        write_tables(path, results, title, f"{PICTURE}.png" if "png" in formats else None, shown)
-        if formats and not write_picture(path, results, formats):
-            write_tables(path, results, title, None, shown)  # without a link to the picture
-    except SaveError as error:
-        return error
-    return None
-
-
-def write_picture(path: Path, results: Results, formats: Sequence[Format]) -> bool:
-    """Draws `pictures/curve` in the requested formats. Returns False if nothing can be drawn.
-
-    Raises:
-        SaveError: the pictures could not be written.
-    """
-    from lit_cfl.pictures.curves import mean_curves  # matplotlib takes a second to import
-    from lit_cfl.pictures.files import write_figure
-    from lit_cfl.pictures.guard import DrawingGuard
-
-    def draw() -> list[Path] | None:
-        figure = mean_curves(results.tables, results.rows[0]["target"], results.score)
-        return None if figure is None else write_figure(figure, path / PICTURE, formats)
-
-    return DrawingGuard(passed=(SaveError,))(PICTURE, draw) is not None
-
-
-def _show(screen: Screen, results: Results, path: Path) -> None:
+def _show(screen: Screen, results: Results, path: Path) -> bool:
+    """Prints the results. Returns whether no run has failed, and no search lacks a finished trial."""
+    searched = read_searches(path)
+    left_out = [row for row in searched if row["best"] is None]
+    is_whole = not results.failed and not left_out
     if screen.quiet:
         screen.say_path(str(path))
+        for row in left_out:
+            screen.say(f"{row['algorithm']} is left out, as no trial of its search has finished: {row['error']}")
         for row in results.failed:
             screen.say(f"{row['algorithm']} seed {row['seed']} failed: {row['error']}")
-        return
+        return is_whole
+    if searched:
+        print_table(screen.out, *search_cells(searched))
     show_table(screen.out, results)
     for note in results.notes:
         screen.out.print(note, style="dim", soft_wrap=True)
@@ -182,10 +127,17 @@ def _show(screen: Screen, results: Results, path: Path) -> None:
         )
     screen.say(f"Files: {path}")
     screen.say(page_line(path))
+    return is_whole
 
 
 def _show_plan(console: Console, comparison: Comparison, path: Path, num_cpus: int | None) -> None:
-    """Prints the runs that would start, with a line for each algorithm."""
+    """Prints the searches and runs that would start, with a line for each algorithm."""
+    if comparison.search is not None and comparison.searched is None:
+        from lit_cfl.tune.search_first import prepare_searches  # imports Ray and Optuna
+
+        console.print("searches of each algorithm's options:", soft_wrap=True)
+        for name, prepared in prepare_searches(comparison).items():
+            console.print(f"  {name}: {prepared.size}, over {', '.join(prepared.study.space)}", soft_wrap=True)
     jobs = comparison.jobs(path)
     left = sum(not job.is_whole for job in jobs)
     runs = str(left) if left == len(jobs) else f"{left} of {len(jobs)} (the others have finished)"

@@ -50,12 +50,16 @@ class Comparison:
             the others are compared with the first.
         seeds: Seeds of each algorithm's runs.
         target: Value of the first test score to reach, at costs that are compared; None = a value that all runs reach.
+        search: How every algorithm's options are searched before its runs, as plain values; None = they are not.
+        searched: Notes on these searches, whose best settings then are the experiments; None = they have not ended.
     """
 
     name: str
     experiments: Mapping[str, Experiment]
     seeds: Sequence[int]
     target: float | None = None
+    search: Mapping[str, Any] | None = None
+    searched: Sequence[str] | None = None
 
     @property
     def names(self) -> list[str]:
@@ -82,7 +86,8 @@ class Comparison:
         for name, experiment in self.experiments.items():
             write_experiment(path / name, experiment)
         record = {"name": self.name, "algorithms": self.names, "seeds": list(self.seeds), "target": self.target}
-        write_text(path / RECORD, as_yaml(record))
+        searches = {} if self.search is None else {"search": self.search, "searched": self.searched}
+        write_text(path / RECORD, as_yaml(record | searches))
 
 
 def read_comparison(path: Path) -> Comparison:
@@ -98,7 +103,7 @@ def read_comparison(path: Path) -> Comparison:
         experiments = {part.name: read_experiment(part) for part in parts}
     except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise InputError(f"{file} is damaged ({error}); put the original back, or start another comparison") from error
-    return Comparison(name, experiments, seeds, target)
+    return Comparison(name, experiments, seeds, target, record.get("search"), record.get("searched"))
 
 
 def require_unused(path: Path) -> None:
@@ -109,9 +114,16 @@ def require_unused(path: Path) -> None:
             raise InputError(f"{path} already holds {what}; choose another --compare_dir{more}")
 
 
-def plan_comparison(given: CompareArguments) -> tuple[Comparison, list[str]]:
-    """Returns the comparison that a command line requests, and notices for the user. Raises InputError."""
+def plan_comparison(given: CompareArguments, open_clusters: list[str] | None = None) -> tuple[Comparison, list[str]]:
+    """Returns the comparison that a command line requests, and notices for the user. Raises InputError.
+
+    Args:
+        given: The command line.
+        open_clusters: Receives the names of algorithms for which no number of clusters is given, as a search chooses
+            it; None = such an algorithm is refused.
+    """
     base = base_config(merge_files(given.files) if given.content is None else given.content)
+    base.pop("search", None)
     own = section(base["algorithm"], "the experiment") if base.get("algorithm") else None
     entries, rest = with_options(read_entries(given.algorithms, own), given.rest)
     if given.seeds:
@@ -119,7 +131,7 @@ def plan_comparison(given: CompareArguments) -> tuple[Comparison, list[str]]:
     base["code"] = list(dict.fromkeys([*base["code"], *(folder for entry in entries for folder in entry.code)]))
     plain = _plain(base, rest, entries[-1].name)
     notices: list[str] = []
-    built = {entry.name: _experiment(entry, base, rest, plain, notices) for entry in entries}
+    built = {entry.name: _experiment(entry, base, rest, plain, notices, open_clusters) for entry in entries}
     for name, experiment in built.items():
         if given.num_cpus != 1:
             _require_first_gpu(name, experiment)
@@ -137,7 +149,12 @@ def _plain(base: Mapping[str, Any], rest: Sequence[str], name: str) -> Experimen
 
 
 def _experiment(
-    entry: ComparedAlgorithm, base: Mapping[str, Any], rest: Sequence[str], plain: Experiment, notices: list[str]
+    entry: ComparedAlgorithm,
+    base: Mapping[str, Any],
+    rest: Sequence[str],
+    plain: Experiment,
+    notices: list[str],
+    open_clusters: list[str] | None,
 ) -> Experiment:
     """Builds an algorithm's experiment, named after it, with paths that are valid in any folder.
 
@@ -146,7 +163,9 @@ def _experiment(
     config = dict(base) | {"algorithm": dict(entry.section)}
     try:
         experiment = build(config, [*rest, *entry.words])
-        number = None if entry.given(_CLUSTERS) else _number_of_clusters(entry, experiment.algorithm, base)
+        number = (
+            None if entry.given(_CLUSTERS) else _number_of_clusters(entry, experiment.algorithm, base, open_clusters)
+        )
         if number is not None:
             notices.append(f"{entry.name} runs with {_CLUSTERS} {number}, like the file's algorithm")
             experiment = build(config, [*rest, *entry.words, f"--algorithm.{_CLUSTERS}", str(number)])
@@ -189,16 +208,21 @@ def _about(name: str, message: str) -> str:
     return re.sub("^algorithm", name, message) if re.match(r"algorithm\b", message) else f"{name}: {message}"
 
 
-def _number_of_clusters(entry: ComparedAlgorithm, algorithm: Algorithm, base: Mapping[str, Any]) -> Any:
+def _number_of_clusters(
+    entry: ComparedAlgorithm, algorithm: Algorithm, base: Mapping[str, Any], open_clusters: list[str] | None
+) -> Any:
     """Returns the number of clusters in the file; None if there is none, or if the algorithm has no such option.
 
     Raises:
-        InputError: the file has no number, and the algorithm's default is one, which would make the comparison unfair.
+        InputError: the file has no number, and the algorithm's default is one, which would make the comparison unfair
+            unless a search chooses the number.
     """
     own = section(base["algorithm"], "the file") if base.get("algorithm") else {}
     number = (own.get("init_args") or {}).get(_CLUSTERS)
     if number is None and isinstance(getattr(algorithm, _CLUSTERS, None), int):
-        raise InputError(f"no number of clusters is given; give it: --{entry.name}.{_CLUSTERS} 4")
+        if open_clusters is None:
+            raise InputError(f"no number of clusters is given; give it: --{entry.name}.{_CLUSTERS} 4")
+        open_clusters.append(entry.name)
     return number if hasattr(algorithm, _CLUSTERS) else None
 
 

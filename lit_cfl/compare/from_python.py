@@ -1,12 +1,13 @@
 """`lit_cfl.compare(...)`: a comparison from Python, with the results as pandas tables."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lit_cfl.compare.arguments import read_arguments
+from lit_cfl.compare.arguments import SEARCH_TABLE, read_arguments
 from lit_cfl.compare.command import requested_comparison, run_comparison
 from lit_cfl.compare.gains import FILE
 from lit_cfl.compare.tables import read_notes
@@ -65,6 +66,11 @@ class ComparisonTables:
         """One row per client of each algorithm but the first, with the columns of `client_gains.csv`."""
         return read_frame(self.path / FILE, "algorithm", "name")
 
+    @cached_property
+    def search(self) -> "DataFrame":
+        """One row per searched algorithm, with the columns of `search.csv`: costs, scores and the chosen setting."""
+        return read_frame(self.path / SEARCH_TABLE, "algorithm", "setting", "trial", "error")
+
     @property
     def notes(self) -> list[str]:
         """The notes below the table of `results.md`: limits of the comparison."""
@@ -81,6 +87,7 @@ def compare(
     resume: str | Path | None = None,
     target: float | None = None,
     num_cpus: int | None = None,
+    search: Mapping[str, Any] | None = None,
 ) -> ComparisonTables:
     """Runs `lit-cfl compare` and returns its tables.
 
@@ -95,6 +102,8 @@ def compare(
         resume: Directory of a comparison to continue, in place of `config`, `algorithms`, `seeds` and `words`.
         target: Test score to reach, at a cost shown in the columns of rounds and MiB; None = one that all runs reach.
         num_cpus: Cores to use; None = all.
+        search: Options of the search of every algorithm before its runs, as below `search:` in a file, such as
+            {"trials": 16}; {} = their defaults, None = none unless a file or word asks for it.
 
     Returns:
         The tables. A run that failed is a row of `runs` with `status` "failed", and does not end the others.
@@ -117,6 +126,8 @@ def compare(
     whole = [f"{name}={value}" for name, value in options.items() if value is not None]
     if isinstance(config, str):
         whole += ["--config", config]
+    if search is not None:
+        whole += ["--search", *(f"--search.{name}={json.dumps(value, default=str)}" for name, value in search.items())]
     if algorithms:
         whole += ["--algorithms", *algorithms]
     if seeds:

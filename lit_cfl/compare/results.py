@@ -106,7 +106,7 @@ def collect(comparison: Comparison, path: Path, errors: Mapping[Job, str]) -> Re
     gaps = gaps_closed(rows, runs, score)
     rows = [row | dict(zip(_GAP, gaps.get(row["algorithm"], (None, None, None)), strict=True)) for row in rows]
     tables = {name: [rows for job, rows in metrics.items() if job.name == name] for name in comparison.names}
-    notes = [*verdict(rows, score), *_notes_on_pairs(comparison, done)]
+    notes = [*verdict(rows, score), *(comparison.searched or ()), *_notes_on_pairs(comparison, done)]
     notes += _notes_on_columns(comparison, rows, score)
     for row in rows:
         own = [run for run in runs if run["algorithm"] == row["algorithm"]]

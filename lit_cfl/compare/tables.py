@@ -107,12 +107,16 @@ def show_table(console: Console, results: Results) -> None:
     narrow = console.is_terminal and console.width < _WIDE
     columns = [column for column in _columns(results).values() if column.screen or not narrow]
     headings, *lines = cells(results, columns)
-    table = new_table(*(heading.replace(" to ", " to\n") for heading in headings))
+    print_table(console, [heading.replace(" to ", " to\n") for heading in headings], *lines)
+
+
+def print_table(console: Console, headings: Sequence[str], *lines: Sequence[str]) -> None:
+    """Prints a table of texts, wide enough that no cell is cut off."""
+    table = new_table(*headings)
     for column in table.columns:
         column.no_wrap = True
     for line in lines:
         table.add_row(*map(Text, line))
-    # wide enough that no cell is cut off
     new_console(file=console.file, width=_NO_LIMIT, force_terminal=console.is_terminal).print(table)
 
 

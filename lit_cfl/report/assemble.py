@@ -6,7 +6,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from lit_cfl.pictures.figure import Figure
+from lit_cfl.compare.arguments import SEARCHES
+from lit_cfl.compare.search_table import read_searches, search_cells
+from lit_cfl.pictures.figure import Figure, Table
 from lit_cfl.pictures.figures import RUN_FIGURES
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.run_files import RunFiles, attempt
@@ -54,7 +56,8 @@ def make_page(paths: Sequence[Path], command: Sequence[str]) -> Page:
         sections += [overview.section(groups, score, tables), *gaining, over_rounds.section(groups, score, guard)]
         sections.append(_clusters(groups))
     for number, source in enumerate(sources):
-        sections += _study(source, f"{slug(source.path.name)}-{number + 1}", lines, problems, guard)
+        name = f"{slug(source.path.name)}-{number + 1}"
+        sections += [*_study(source, name, lines, problems, guard), _searches(source.path, name, guard)]
     sections.append(settings.section(groups, command))
     for group in groups:
         for run in group.runs:
@@ -112,6 +115,18 @@ def _study(
     lines.append(study.headline(searched))
     problems += searched.problems
     return [study.section(searched, name, guard)]
+
+
+def _searches(path: Path, name: str, guard: DrawingGuard) -> Section:
+    """Builds the section of the searches that came before a comparison's runs: their table, and a part for each."""
+    parts, rows = [], read_searches(path)
+    for folder in sorted(file.parent for file in (path / SEARCHES).glob("*/study.yaml")):
+        from lit_cfl.report import study  # imports Optuna
+
+        own = study.section(study.read_study(folder), f"{name}-{slug(folder.name)}", guard)
+        parts.append(replace(own, title=folder.name))
+    head, *lines = search_cells(rows) if rows else [[]]
+    return Section("Searches", [Table("Chosen settings", head, lines)] if rows else [], parts)
 
 
 def slug(text: str) -> str:
