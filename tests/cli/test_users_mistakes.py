@@ -310,7 +310,9 @@ RUN --run_dir own_files => own_files | metrics.csv | --run_dir
 RUN --run_dir= => --run_dir | '' | folder
 RUN --run_dir NAME_OF_300_BYTES => --run_dir | 300 | 255
 run --resume a_run => a_run/config.yaml | original
-run --resume later_run => later_run/config.yaml | format
+run --resume later_run --new_plan => later_run/config.yaml | format 99
+report later_run => later_run/config.yaml | format 99
+evaluate unnumbered_run => unnumbered_run/config.yaml | format number
 run --resume own_run => mine_inside.Net | own_run | folder
 run --resume changed_run => changed_run/config.yaml | rounds | 8 | 9 | original
 run --resume ran --rounds 2 => ran | rounds | 2 | 8
@@ -528,11 +530,12 @@ def files(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pat
     shutil.copytree(whole, folder / "ran")
     shutil.copytree(FILES / "a_run", folder / "taken")
     shutil.copytree(FILES / "a_run", folder / "several" / "a_run")
-    for name in ("locked", "changed_run", "later_run", "own_run", "other_run"):
+    for name in ("locked", "changed_run", "later_run", "unnumbered_run", "own_run", "other_run"):
         (folder / name).mkdir()
     shutil.copy(whole / "checkpoint.pt", folder / "changed_run")
     write_run(whole, folder / "changed_run", r"^rounds: 8", "rounds: 9")
     write_run(whole, folder / "later_run", r"^format: \d+", "format: 99")
+    write_run(whole, folder / "unnumbered_run", r"^format: \d+\n", "")
     write_run(whole, folder / "own_run", r"lit_cfl\.nets\.MCLR", "mine_inside.Net")
     write_run(whole, folder / "other_run", "num_clients: 12", "num_clients: 13")
     (folder / "own_run" / "mine_inside.py").write_text("class Net: ...\n")

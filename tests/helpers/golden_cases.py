@@ -131,50 +131,6 @@ def finished_run(path: Path) -> Path:
     return finish(path, rows)
 
 
-def run_of_layers(path: Path) -> Path:
-    """Writes a run of LayerCFL without known true clusters, which stopped early."""
-    path, rows = started_run(path, algorithm={"class_path": "lit_cfl.algorithms.LayerCFL", "init_args": {}}, rounds=9)
-    rows[-1] |= {"clusters/ari": None}
-    write_table(path / "metrics.csv", METRICS, rows)
-    write_memberships(path, np.full(9, -1))
-    return finish(path, rows, algorithm="LayerCFL", stopped="the loss is below 1")
-
-
-def unfinished_run(path: Path) -> Path:
-    """Writes a run that was interrupted in round 4: its last row is half."""
-    path, _ = started_run(path, (1, 2, 3))
-    with (path / "metrics.csv").open("a") as file:
-        file.write("4,0.9375,0.8")
-    return path
-
-
-SHIFTED = [(2, 0), (6, 0), (3, 1), (5, 2), (7, 3), (7, 4), (7, 5)]  # round, client
-NOTICED = [  # round, client, cluster before, cluster after, detected
-    *((2, 0, 0, 0, 1), (4, 0, 0, 1, 1), (11, 0, 1, 1, 1), (1, 1, 0, 0, 1), (9, 2, 1, 0, 0), (12, 3, 0, 2, 0)),
-]
-
-
-def drifting_run(path: Path) -> Path:
-    """Writes a run of twelve rounds with shifts, detections, and changes of clusters without one."""
-    numbers = range(1, 13)
-    more = [{"round": k, "traffic/mib": 1.5 * k, "local/examples": 310 * k} for k in numbers]
-    rows = [_usual_row(1 + number % 4) | own for number, own in zip(numbers, more, strict=True)]
-    drift = {"class_path": "lit_cfl.algorithms.FedDrift", "init_args": {}}
-    made_run(path, rows, snapshots=0, over=False, rounds=12, algorithm=drift)
-    (path / "clusters.csv").unlink()
-    write_table(path / "shift.csv", ("round", "client"), rows_of(("round", "client"), SHIFTED))
-    columns = ("round", "client", "cluster_before", "cluster_after", "detected")
-    write_table(path / "migrations.csv", columns, rows_of(columns, NOTICED))
-    return finish(path, rows, algorithm="FedDrift")
-
-
-def run_with_newcomers(path: Path) -> Path:
-    """Writes a run with names and two newcomers."""
-    path, rows = started_run(path, algorithm={"class_path": "lit_cfl.algorithms.FedEM", "init_args": {}})
-    write_clients(path, [f"station {'CADBHGFEI'[k]}" for k in range(9)], newcomers=2)
-    return finish(path, rows, algorithm="FedEM", **{"test/newcomers_accuracy": 0.40625})
-
-
 COMPARED_ACCURACIES = {  # by round, for each seed
     "FedAvg": ((0.25, 0.375, 0.5), (0.25, 0.5, 0.625), (0.25, 0.375, 0.4375)),
     "IFCA": ((0.25, 0.5, 0.75), (0.25, 0.3125, 0.375), (0.125, 0.625, 0.9375)),

@@ -83,19 +83,3 @@ def test_every_figure_is_drawn_without_an_error_or_a_request(
 def brightness(colour: str) -> float:
     numbers = colour.partition("(")[2].rstrip(")").split(",")[:3]
     return sum(float(number) for number in numbers) / 3
-
-
-def test_points_of_a_map_have_titles_and_tab_reaches_links_and_folded_parts(driver: Any, pages: dict[str, Path]):
-    from selenium.webdriver.common.keys import Keys
-
-    show(driver, pages["run"])
-    titles = "return [...document.querySelectorAll('figure[id$=\"-map\"] use > title')].map(one => one.textContent)"
-    assert driver.execute_script(titles)[0].splitlines()[:2] == ["client 0", "cluster 0"]
-    reached = set[str]()
-    for _ in range(400):
-        driver.switch_to.active_element.send_keys(Keys.TAB)
-        reached.add(driver.switch_to.active_element.tag_name)
-        if {"a", "summary"} <= reached:
-            break
-    driver.switch_to.active_element.send_keys(Keys.ENTER)
-    assert driver.execute_script("return document.querySelectorAll('details[open]').length") == 1
