@@ -192,28 +192,6 @@ def test_a_found_cluster_has_the_colour_of_the_true_one_that_most_of_its_clients
     assert match_colours(np.array(found), np.array(true)) == expected
 
 
-def test_found_and_true_clusters_of_equal_clients_have_equal_colours_in_every_figure(tmp_path: Path):
-    page = page_of(cases.finished_run(tmp_path / "run"))
-    rows, plane = figure_on(page, "memberships"), figure_on(page, "map")
-    assert [(name, style.label) for name, style in rows.styles.items()][:3] == [
-        *(("cluster 0", "cluster 0 (true 1)"), ("cluster 1", "cluster 1 (true 2)"), ("cluster 2", "cluster 2 (true 0)"))
-    ]
-    cells = rows.first_panel.cells
-    colours = np.array([rows.styles[name].colour for name in cells.names])
-    # rows: clients 0 to 2, 4 to 6, 3, and 7 and 8, in the order of true and then of found clusters
-    assert (colours[cells.places[:, -1]] != colours[cells.side]).nonzero()[0].tolist() == [6]
-    assert set(colours[cells.places[:, 0]]) == {rows.styles["cluster 0"].colour}
-    found, truth = (
-        {
-            place: plane.styles[points.name].colour
-            for points in panel.points
-            for place in zip(points.x, points.y, strict=True)
-        }
-        for panel in plane.panels
-    )
-    assert [place for place in found if found[place] != truth[place]] == [(0.5, -0.75)]  # client 3
-
-
 def memberships(path: Path, rounds: Sequence[int], cluster: Any, true: Any) -> Figure:
     run = one_run(path)
     np.savez(run / "memberships.npz", rounds=np.array(rounds), cluster=np.array(cluster), true_cluster=np.array(true))
