@@ -7,13 +7,13 @@ from functools import partial
 import pytest
 import torch
 from digits_experiment import digits
-from few_rounds import AVERAGING, COHORTS, Median, batch_norm, begin, last, states, truth_for
+from few_rounds import AVERAGING, COHORTS, batch_norm, begin, last, states, truth_for
 from quadratic import clients_at, f64, ids, quadratic_clients, rng
 from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, Adagrad, Adam
 from torch.testing import assert_close
 
-from lit_cfl.algorithms import FLHC, IFCA, Algorithm, FedAvg, FedGroup, Oracle, StoCFL
+from lit_cfl.algorithms import FLHC, IFCA, Algorithm, FedAvg, FedGroup, Info, Oracle, StoCFL
 from lit_cfl.algorithms.server_optimizer import with_server
 from lit_cfl.errors import InputError
 from lit_cfl.testing import check_algorithm
@@ -149,6 +149,14 @@ def test_running_statistics_are_averaged_and_take_no_step():
 
 
 # Refusals
+
+
+class Median(FedAvg):
+    """Algorithm that does not average by `mean_by_cluster`, as server optimizers need."""
+
+    def round(self, state, cohort, work, rng):
+        rows = work.fit(state.models, cohort).rows
+        return replace(state, models=rows.median(0, keepdim=True).values), Info(up=len(cohort))
 
 
 def test_own_algorithm_that_averages_otherwise_is_refused_in_its_first_round():

@@ -32,9 +32,7 @@ def check_golden(file: Path, found: object, *folders: Path) -> None:
         file.parent.mkdir(exist_ok=True)
         file.write_text(text, "utf-8")
     recorded = file.read_text("utf-8") if file.exists() else ""
-    assert text == recorded, (
-        f"{file.name} differs; if the new text is right, `UPDATE=1 pytest` records it for git to show"
-    )
+    assert text == recorded, f"{file.name} differs; if the new text is right, `UPDATE=1 pytest` records it"
 
 
 def plain(found: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from digits_experiment import digits
-from made_runs import config, made_run, metric_row, seal, write_table
+from made_runs import config, finish, made_run, metric_row, seal, write_table
 from optuna.trial import TrialState, create_trial
 from studies import STUDY
 
@@ -57,14 +57,6 @@ def _usual_row(number: int) -> dict[str, Any]:
     row |= {"local/steps": 40 * number**2, "local/examples": 310 * number, "local/scored_examples": 70 * number}
     row |= {"time/elapsed_seconds": 3.25 * number**2, "time/training_seconds": 1.25, "clusters/silhouette": 0.5625}
     return metric_row(number, **row)
-
-
-def finish(path: Path, rows: Sequence[Mapping[str, Any]], **summary: Any) -> Path:
-    """Ends a run: writes its summary and the digests of its files."""
-    best = max((row["test/weighted_accuracy"] for row in rows if row.get("test/weighted_accuracy")), default=None)
-    about = {"algorithm": "CFL", "seed": 0, "stopped": None, "test/max_weighted_accuracy": best}
-    (path / "summary.json").write_text(json.dumps({**rows[-1], **about, **summary}))
-    return seal(path)
 
 
 def change_summary(path: Path, **changes: Any) -> Path:

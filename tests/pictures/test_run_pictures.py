@@ -1,7 +1,6 @@
 """Tests pictures of runs: when they are drawn, into which files, and cases that golden figures do not have."""
 
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from inside_shown import figure_on, page_of
 from made_runs import made_run, write_table
 
 from lit_cfl import algorithms
-from lit_cfl.algorithms import FedAvg
 from lit_cfl.config.parser import parse_run
 from lit_cfl.metric_names import CLIENTS
 from lit_cfl.pictures.figures import RUN_FIGURES, client_map, histogram, memberships, similarity
@@ -108,22 +106,6 @@ def drawn_in(path: Path, ending: str = ".png") -> list[str]:
 
 
 COMPARING = ["curve", "histogram", "map", "memberships", "similarity"]
-
-
-def test_a_run_and_its_baseline_draw_their_pictures_at_the_end_and_on_a_resume_what_is_missing(
-    pictures: None, tmp_path: Path
-):
-    path = tmp_path / "run"
-    run(digits(baseline=FedAvg()), path)
-    assert (drawn_in(path), drawn_in(path, ".pdf")) == (COMPARING, [])
-    # the baseline compares no clients, and has one model
-    assert drawn_in(path / "baseline") == ["curve", "histogram"]
-    both = (path / "pictures" / "curve.png").read_bytes()
-    shutil.rmtree(path / "pictures")
-    (path / "summary.json").unlink()  # as if the run had been killed between its last round and its end
-    run(digits(baseline=FedAvg()), path, mode="resume")
-    assert drawn_in(path) == COMPARING
-    assert (path / "pictures" / "curve.png").read_bytes() == both
 
 
 def test_formats_are_those_of_the_option_and_equal_runs_have_equal_bits(

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from digits_experiment import digits
-from golden_cases import ETA, METRIC, finish, rows_of
+from golden_cases import ETA, METRIC, rows_of
 from inside_shown import (
     figure_on,
     lines_of,
@@ -25,7 +25,7 @@ from inside_shown import (
     results_of,
     table_on,
 )
-from made_runs import made_run, metric_row, write_table
+from made_runs import finish, made_run, metric_row, write_table
 from studies import STUDY
 
 from lit_cfl.algorithms import IFCA

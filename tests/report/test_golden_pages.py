@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from golden import check_golden
 from inside_shown import compare_on_new_seeds, page_of, results_of
-from made_runs import made_run, write_table
+from made_runs import finish, made_run, write_table
 
 from lit_cfl.metric_names import METRICS
 from lit_cfl.pictures.curves import learning_curve, mean_curves
@@ -51,7 +51,7 @@ def run_of_layers(path: Path) -> Path:
     rows[-1] |= {"clusters/ari": None}
     write_table(path / "metrics.csv", METRICS, rows)
     cases.write_memberships(path, np.full(9, -1))
-    return cases.finish(path, rows, algorithm="LayerCFL", stopped="the loss is below 1")
+    return finish(path, rows, algorithm="LayerCFL", stopped="the loss is below 1")
 
 
 def unfinished_run(path: Path) -> Path:
@@ -79,14 +79,14 @@ def drifting_run(path: Path) -> Path:
     write_table(path / "shift.csv", ("round", "client"), cases.rows_of(("round", "client"), SHIFTED))
     columns = ("round", "client", "cluster_before", "cluster_after", "detected")
     write_table(path / "migrations.csv", columns, cases.rows_of(columns, NOTICED))
-    return cases.finish(path, rows, algorithm="FedDrift")
+    return finish(path, rows, algorithm="FedDrift")
 
 
 def run_with_newcomers(path: Path) -> Path:
     """Writes a run with names and two newcomers."""
     path, rows = cases.started_run(path, algorithm={"class_path": "lit_cfl.algorithms.FedEM", "init_args": {}})
     cases.write_clients(path, [f"station {'CADBHGFEI'[k]}" for k in range(9)], newcomers=2)
-    return cases.finish(path, rows, algorithm="FedEM", **{"test/newcomers_accuracy": 0.40625})
+    return finish(path, rows, algorithm="FedEM", **{"test/newcomers_accuracy": 0.40625})
 
 
 def comparison(path: Path) -> list[Path]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from golden_cases import searched_study
 from inside_shown import html_of, page_of
-from made_runs import add_own_tables, made_run
+from made_runs import made_run
 
 pytestmark = [
     pytest.mark.nightly,
@@ -36,7 +36,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Makes a page of a study and a page of two runs."""
     folder = tmp_path_factory.mktemp("pages")
     run = made_run(folder / "run", clients=60, snapshots=4, over=False)
-    add_own_tables(run)
     sources = {"run": (run, made_run(folder / "other", clients=60)), "study": (searched_study(folder / "study"),)}
     found = {name: folder / f"{name}.html" for name in sources}
     for name, paths in sources.items():
