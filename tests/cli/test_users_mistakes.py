@@ -195,6 +195,8 @@ RUN --tracking.loggers my.Logger => tracking.loggers | my.Logger | my.py
 RUN --tracking.loggers TensorBord => tracking.loggers | TensorBord | TensorBoardLogger
 RUN --local 5 => local | 5 | local.epochs
 RUN --seeds '{a: 1}' => seeds | {a: 1} | list
+RUN --personal '[a, null]' => personal[1] | null
+RUN --local.batch_size true => local.batch_size | true | full
 RUN --config rotations.yaml => data.rotations | 90 | [90]
 RUN --evaluation.fine_tune 3 => evaluation.fine_tune | 3 | null
 RUN --config colon.yaml => local | epochs:5 | epochs: 5
@@ -622,6 +624,7 @@ IN_PYTHON: dict[str, tuple[Callable[[], object], list[str]]] = {
     "a cluster": (lambda: lit_cfl.load_run("ran").module(9), ["cluster", "9", "0 to 3"]),
     "a client": (lambda: lit_cfl.load_run("ran").client_module(40), ["client", "40", "0 to 11"]),
     "a dry run in Python": (lambda: lit_cfl.compare("quickstart", ["FedAvg"], words=["--dry-run"]), ["--dry-run"]),
+    "a dry run of a study": (lambda: lit_cfl.tune("study.yaml", ["--dry-run"]), ["--dry-run"]),
     "a comparison made in Python": (lambda: lit_cfl.compare(experiment(), ["FedAvg"]), ["YAML", "lit_cfl.run"]),
 }
 

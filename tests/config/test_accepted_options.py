@@ -84,6 +84,8 @@ def test_a_group_written_as_yaml_changes_the_options_it_names():
     ("words", "expected"),
     [
         (["--algorithm", "{num_clusters: 3}"], ("FedGroup", 3)),
+        (["--algorithm.init_args.num_clusters=3"], ("FedGroup", 3)),
+        (["--algorithm.help=IFCA"], ("IFCA", 4)),  # another class keeps what it can have, too
         (["--algorithm.class_path", "IFCA", "--algorithm.num_clusters", "2"], ("IFCA", 2)),
         (["--algorithm.num_clusters", "2", "--algorithm", "IFCA"], ("IFCA", 2)),
         (["--algorithm", "IFCA", "--algorithm", "FedGroup", "--algorithm.num_clusters", "5"], ("FedGroup", 5)),
@@ -92,6 +94,33 @@ def test_a_group_written_as_yaml_changes_the_options_it_names():
 def test_a_class_may_come_before_or_after_its_options(words: list[str], expected: tuple[str, int]):
     found = read("--config", "quickstart", *words)["algorithm"]
     assert (found["class_path"].rpartition(".")[2], found["init_args"]["num_clusters"]) == expected
+
+
+MODULE = """
+from torch import nn
+
+class Layers(nn.Module):
+    def __init__(self, width: int, sizes=None, ratio: float = 0.5):
+        super().__init__()
+
+class Deep(Layers):
+    def __init__(self, depth: int = 1, **more):
+        super().__init__(3, **more)
+"""
+
+
+def test_options_of_a_users_classes_in_files_and_words(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(Path.cwd())
+    Path("own_layers.py").write_text(MODULE)
+    Path("own.yaml").write_text("task: {class_path: Classification, init_args: {net: own_layers.Layers}}\n")
+    found = read("--config", "quickstart", "--config", "own.yaml", "--task.net.width=7", "--task.net.sizes=[1, 2]")
+    assert found["task"]["init_args"]["net"]["init_args"] == {"width": 7, "sizes": [1, 2], "ratio": 0.5}
+    words = ["--task.net.ratio=0.25", "--task.net=own_layers.Deep"]  # what a class gives its base is no option
+    found = read("--config", "quickstart", "--config", "own.yaml", "--task.net.width=7", *words)
+    assert found["task"]["init_args"]["net"] == {
+        "class_path": "own_layers.Deep",
+        "init_args": {"depth": 1, "sizes": None, "ratio": 0.25},
+    }
 
 
 def test_an_option_below_a_list_of_classes_is_that_of_the_last_class():
