@@ -402,6 +402,7 @@ TUNE --base.rounds 8 => --base.rounds | base
 TUNE --base no/such => base | no/such
 TUNE --base list.yaml => base | list.yaml | rounds
 TUNE --metric test/accuracy => metric | test/accuracy | val/accuracy
+TUNE --metric val/tuned_accuracy => metric | val/tuned_accuracy | evaluation.fine_tune
 TUNE --metric val/weighted_acuracy => metric | val/weighted_acuracy | val/weighted_accuracy
 TUNE --second_metric val/loss => second_metric | val/loss | traffic/mib
 TUNE --num_repeats -1 => num_repeats | -1 | 0
