@@ -1,14 +1,11 @@
 """Tests that an experiment is built from its configuration alone, also after options were changed."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from torch import nn
 
-from lit_cfl import load_experiment
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.config.build import OPTIONS, ConfiguredExperiment, build_experiment
 from lit_cfl.config.parser import parse_run
@@ -88,12 +85,6 @@ def test_seeds_and_baseline_of_a_configured_experiment_and_of_one_made_in_python
         assert (type(baseline.algorithm).__name__, baseline.baseline) == ("FedAvg", None)
         assert baseline.to_dict()["name"] == baseline.name == "quickstart-baseline"
         assert baseline.to_dict()["algorithm"]["class_path"].endswith("FedAvg")
-
-
-def test_an_experiment_is_loaded_from_a_path_and_with_a_list_of_words(tmp_path: Path):
-    file = tmp_path / "mine.yaml"
-    file.write_text(yaml.safe_dump(load_experiment("quickstart").to_dict()))
-    assert load_experiment(file, ["--rounds", "3"]).rounds == 3
 
 
 def test_a_mistake_in_python_is_named(configured: ConfiguredExperiment):
