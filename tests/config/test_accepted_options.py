@@ -85,7 +85,7 @@ def test_a_group_written_as_yaml_changes_the_options_it_names():
     [
         (["--algorithm", "{num_clusters: 3}"], ("FedGroup", 3)),
         (["--algorithm.init_args.num_clusters=3"], ("FedGroup", 3)),
-        (["--algorithm.help=IFCA"], ("IFCA", 4)),  # another class keeps what it can have, too
+        (["--algorithm=IFCA"], ("IFCA", 4)),  # another class keeps what it can have, too
         (["--algorithm.class_path", "IFCA", "--algorithm.num_clusters", "2"], ("IFCA", 2)),
         (["--algorithm.num_clusters", "2", "--algorithm", "IFCA"], ("IFCA", 2)),
         (["--algorithm", "IFCA", "--algorithm", "FedGroup", "--algorithm.num_clusters", "5"], ("FedGroup", 5)),
@@ -115,8 +115,8 @@ def test_options_of_a_users_classes_in_files_and_words(monkeypatch: pytest.Monke
     Path("own.yaml").write_text("task: {class_path: Classification, init_args: {net: own_layers.Layers}}\n")
     found = read("--config", "quickstart", "--config", "own.yaml", "--task.net.width=7", "--task.net.sizes=[1, 2]")
     assert found["task"]["init_args"]["net"]["init_args"] == {"width": 7, "sizes": [1, 2], "ratio": 0.5}
-    words = ["--task.net.ratio=0.25", "--task.net=own_layers.Deep"]  # what a class gives its base is no option
-    found = read("--config", "quickstart", "--config", "own.yaml", "--task.net.width=7", *words)
+    words = ["--task.net.ratio=0.25", "--task.net=own_layers.Deep"]  # a class need not be given what it gives its base
+    found = read("--config", "quickstart", "--config", "own.yaml", *words)
     assert found["task"]["init_args"]["net"] == {
         "class_path": "own_layers.Deep",
         "init_args": {"depth": 1, "sizes": None, "ratio": 0.25},
