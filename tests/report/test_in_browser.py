@@ -13,7 +13,7 @@ from made_runs import made_run
 
 pytestmark = [
     pytest.mark.nightly,
-    pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium and chromium-driver"),
+    pytest.mark.skipif(shutil.which("chromedriver") is None, reason="needs chromium and chromium-driver"),
 ]
 
 

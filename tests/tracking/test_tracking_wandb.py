@@ -154,7 +154,7 @@ def test_a_run_and_its_baseline_are_kept_offline_with_every_figure_and_picture(o
     rows = logged(offline / "run")
     media = [{name.partition(".")[0] for name in row if "." in name} for row in rows]
     drawn = {f"pictures/{name}" for name in ("curve", "similarity", "map", "memberships", "histogram")}
-    assert media == [set(), set(), set(), {"clients/accuracy"} | drawn]
+    assert media == [set(), set(), set(), {"clients/accuracy", "tables/clusters"} | drawn]
     for name in drawn:
         picture = folders(offline / "run")[0] / "files" / str(rows[-1][f"{name}.path"])
         assert picture.read_bytes().startswith(b"\x89PNG")
