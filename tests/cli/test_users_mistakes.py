@@ -373,7 +373,14 @@ TUNE --points '[{algorithm.eta_g: 0.4, algorithm.num_clusters: 2}]' => points | 
 TUNE --points '[{algorithm.eta_g: 0.1, algorithm.num_cluster: 2}]' \
     => points | algorithm.num_cluster | algorithm.num_clusters
 SPACE {} => space | empty | option
+SPACE '[1' => space | '[1'
 SPACE '{rounds: {choice: [5, 10]}}' => space | rounds | base
+SPACE '{seeds: {choice: [[0], [1]]}}' => seeds
+SPACE '{algorithm.eta_g: {uniform: [0, 1], choice: [1]}}' => algorithm.eta_g | uniform
+SPACE '{algorithm.eta_g: {uniform: [0, .inf]}}' => algorithm.eta_g | [0, inf]
+SPACE '{algorithm.eta_g: {randint: [0.5, 2]}}' => algorithm.eta_g | [0.5, 2]
+SPACE '{algorithm.eta_g: {uniform: [-1, 1]}}' => algorithm.eta_g | -1.0
+SPACE '{algorithm.measure: {choice: [edc, cosine]}}' => algorithm.measure | cosine
 SPACE '{algorithm.eta_gg: {uniform: [0, 1]}}' => eta_gg | eta_g | FedGroup
 SPACE '{algorithm.eta_g: [0, 1]}' => space | algorithm.eta_g | [0, 1] | uniform
 SPACE '{algorithm.eta_g: {unifrom: [0, 1]}}' => space | algorithm.eta_g | unifrom | uniform
@@ -537,6 +544,10 @@ def experiment(**options: Any) -> lit_cfl.Experiment:
     return lit_cfl.Experiment(Digits(8), make_task, **{"algorithm": FedAvg(), "rounds": 1} | options)
 
 
+def quickstart() -> lit_cfl.Experiment:
+    return lit_cfl.load_experiment("quickstart")
+
+
 def make_task() -> Classification:
     return Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1))
 
@@ -557,6 +568,19 @@ IN_PYTHON: dict[str, tuple[Callable[[], object], list[str]]] = {
     ),
     "options of no group": (lambda: experiment().with_options(server={"lr": 1}), ["server", "{'lr': 1}", "option"]),
     "a number for a file": (lambda: lit_cfl.load_experiment(3), ["3", "file"]),
+    "an option next to a class": (
+        lambda: lit_cfl.load_experiment(
+            quickstart().to_dict() | {"server": {"class_path": "torch.optim.SGD", "lr": 1}}
+        ),
+        ["server", "'lr'", "init_args"],
+    ),
+    "what was made in Python": (
+        lambda: lit_cfl.load_experiment(quickstart().to_dict() | {"made_in_python": True}),
+        ["configuration", "Python"],
+    ),
+    "an option of a group": (lambda: quickstart().with_options(local={"epoch": 3}), ["local", "'epoch'", "epochs"]),
+    "null": (lambda: quickstart().with_options(rounds=None), ["rounds", "null", "whole number"]),
+    "examples as data": (lambda: lit_cfl.Experiment(torch.ones(3, 2), make_task, FedAvg()), ["data", "Tensor"]),  # type: ignore[arg-type]
     "words in one text": (lambda: lit_cfl.load_experiment("quickstart", "--rounds 3"), ["words", "--rounds 3", "list"]),
     "a run of a name": (lambda: lit_cfl.run("quickstart"), ["quickstart", "lit_cfl.load_experiment(FILE)"]),
     "a mode as callbacks": (lambda: lit_cfl.run(experiment(), "new", "resume"), ["callbacks", "mode='resume'"]),

@@ -81,28 +81,6 @@ def test_small_negative_values_are_not_taken_for_options():
     assert build(base(algorithm={"class_path": "StoCFL"}), words).algorithm.tau == -5e-05
 
 
-@pytest.mark.parametrize(
-    ("space", "words"),
-    [
-        ({"a": {"uniform": [0, 1], "choice": [1]}}, ["a", "uniform"]),
-        ({"a": {"uniform": [0, float("inf")]}}, ["a", "[0, inf]"]),
-        ({"a": {"randint": [0.5, 2]}}, ["a", "[0.5, 2]"]),
-        ("[1", ["space", "'[1'"]),
-        ({"seeds": {"choice": [[0], [1]]}}, ["seeds"]),
-        ({"algorithm.eta_g": {"uniform": [-1, 1]}}, ["algorithm.eta_g", "-1"]),
-        ({"algorithm.measure": {"choice": ["edc", "cosine"]}}, ["algorithm.measure", "cosine"]),
-        (
-            {"algorithm": {"choice": [{"class_path": "own_slow.Slow", "space": {"rat": {"uniform": [0, 1]}}}]}},
-            ["Slow", "'rat'", "rate"],
-        ),
-    ],
-)
-def test_a_space_that_cannot_be_searched_is_refused(space: Any, words: list[str]):
-    with pytest.raises(InputError) as error:
-        check(space)
-    assert [word for word in words if word not in str(error.value)] == [], error.value
-
-
 def test_a_study_without_validation_data_is_refused():
     with pytest.raises(InputError, match=r"no validation part.*set data.validation"):
         check(STUDY["space"], data={"class_path": "Digits", "init_args": {"num_clients": 12, "validation": 0.0}})
