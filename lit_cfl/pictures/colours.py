@@ -9,7 +9,7 @@ import numpy as np
 from lit_cfl.pictures.panels import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION, Style
 
 # The first seven colours are Okabe and Ito's; the others were found by a search (tests/pictures/test_colours.py).
-# Any two of the twenty differ by more than 10 in CIEDE2000, also for people without red, green or blue cones.
+# Any two of the twenty differ by more than 12 in CIELAB, also for people without red, green or blue cones.
 CLUSTER_COLOURS = (
     "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#892727", "#C4EBC4", "#3B4E62",
     "#C4A5A5", "#3B00EB", "#8976FF", "#76EBFF", "#624E4E", "#627676", "#C40000", "#89624E", "#B1C476", "#4E3B89",

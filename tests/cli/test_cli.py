@@ -1,7 +1,5 @@
 """Tests `lit-cfl run`: its output, its help, its notes, and how it ends."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -84,28 +82,6 @@ def test_a_resumed_run_keeps_its_plan_but_for_options_given_with_new_plan():
     now = yaml.safe_load(Path("run/config.yaml").read_text())["plan"]
     assert now["rows_mib"] == 7
     assert now["lanes"] != 3  # options that are not given are chosen by rule
-
-
-WITH_A_HANDLER = """
-import atexit, sys
-from lit_cfl.cli import main
-
-def later(words):
-    import torch
-    atexit.register(lambda: print("handlers of libraries are called"))
-    print("not flushed", end=" ")
-    return 7
-
-main.COMMANDS["doctor"] = main.Command("__main__", "later", "")
-sys.exit(main.main())
-"""
-
-
-@pytest.mark.nightly
-def test_process_ends_with_the_commands_code_after_the_handlers_of_libraries():
-    ended = subprocess.run([sys.executable, "-c", WITH_A_HANDLER, "doctor"], capture_output=True, text=True)
-    assert (ended.returncode, ended.stdout) == (7, "not flushed handlers of libraries are called\n")
-    assert "leaked" not in ended.stderr  # nanobind reports leaks of objects that are never collected
 
 
 def test_ctrl_c_before_a_run_handles_it_prints_one_line(

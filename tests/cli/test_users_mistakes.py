@@ -1,8 +1,7 @@
 """Tests a user's mistakes: each ends with exit code 2 and one line that names the option, the value and the remedy.
 
 One row per rule. A row is a command, and after `=>` the words that its error must contain: the option's whole path, the
-value and the remedy, as whole words and in any order, but no prose. If the plan changes an answer, the words of the
-later answer stand after a second `=>`, and either answer is accepted until the change is made.
+value and the remedy, as whole words and in any order, but no prose.
 """
 
 import os
@@ -46,10 +45,7 @@ EARLY = r"""
 # commands and their words
 runn --config quickstart => runn | run
 help run => help | run
-resume a_run => resume | run
-list foo => foo | algorithms | configs
 list confgis => confgis | configs
-list fedavg => fedavg | algorithms
 --foo => --foo | --help
 
 # files
@@ -61,7 +57,7 @@ run --config good.csv => good.csv | table | --data.source good.csv
 run --config list.yaml => list.yaml | list | rounds
 run --config empty.yaml => empty.yaml | nothing | rounds
 run --config word.yaml => word.yaml | 'rounds' | options
-run --config open.yaml => open.yaml | line 2, column 5
+run --config open.yaml => open.yaml | line 2, column 5 | begins in line 1
 run --config tab.yaml => tab.yaml | line 2 | tab | spaces
 run --config star.yaml => star.yaml | line 2 | *bn | '*bn'
 run --config glued.yaml => glued.yaml | line 1 | cohort_size: 5
@@ -72,7 +68,6 @@ run --config comma.yaml => comma.yaml | line 2 | 0,05 | lr: 0.05
 tune --config two_numbers.yaml => two_numbers.yaml | line 3 | randint: 2, 6 | [2, 6]
 run --config cycle.yaml => cycle.yaml | line 1 | alias
 run --config twice.yaml => twice.yaml | rounds | twice | 1 | 3
-tune --config study_twice.yaml => study_twice.yaml | space | twice
 """
 
 # refused with PyTorch, by classes and values
@@ -81,7 +76,6 @@ LATE = r"""
 report a_run --fig figures => --fig | --figures
 run quickstart => quickstart | --config quickstart
 run own/new.csv => own/new.csv | --data.source own/new.csv
-run patients.yaml => patients.yaml | --config patients.yaml
 data MNIST => MNIST | --data MNIST
 run --config quickstart --rounds 3 4 => rounds | '3 4' | whole number
 
@@ -93,26 +87,19 @@ run --config quickstart --task.optimizer.lrr 1 => lrr | lr | SGD
 run --config quickstart --zzz 3 => zzz | --help
 run --config quickstart --algorithm.tau 0.5 => tau | FedGroup | StoCFL
 run --config quickstart --num_clusters 4 => num_clusters | --algorithm.num_clusters
-run --config quickstart --task.net mine_net.Wide --width 64 => width | --task.net.width
 run --config quickstart --task.net mine_net.Wide --net.width 3 => net.width | --task.net.width
-run --config quickstart --data ArrayData --data.num_clients 9 => num_clients | ArrayData | Digits
 
 # names of options in other programs
 run --config quickstart --lr 0.1 => lr | --task.optimizer.lr
 run --config quickstart --local.lr 0.1 => local | lr | --task.optimizer.lr
 run --config quickstart --batch_size 5 => batch_size | --local.batch_size
-run --config quickstart --task.lr 1 => lr | --task.optimizer.lr | Classification
 run --config clients_per_round.yaml => clients_per_round | --cohort_size
 tune --config study.yaml --num_samples 4 => num_samples | --limits.trials
 
 # names of classes
 run --config quickstart --algorithm FedGruop => algorithm | FedGruop | FedGroup
-run --config quickstart --task.net MPL => task.net | MPL | MLP
-run --config quickstart --data.shift SwapAl => data.shift | SwapAl | SwapAll
 run --config quickstart --data CSVData => data | CSVData | ArrayData
-run --config quickstart --algorithm SCAFFOLD => algorithm | SCAFFOLD | AdaCFL
 run --config quickstart --task.net MyNet => task.net | MyNet | my_file.MyClass
-run --config quickstart --algorithm.help FedGruop => algorithm | FedGruop | FedGroup
 run --data.partition.help IID => data | class_path
 
 # more files
@@ -131,7 +118,6 @@ compare --resume nothere => nothere | compare.yaml
 tune --resume a_comparison => a_comparison | lit-cfl compare --resume a_comparison
 evaluate nothere => nothere | config.yaml
 evaluate a_comparison => a_comparison | a_comparison/FedAvg/seed-0
-assign nothere --data Digits => nothere | config.yaml
 report nothere => nothere | lit-cfl run
 report good.csv => good.csv | file | directory
 report a_run --out . => --out | . | report.html
@@ -150,13 +136,11 @@ COMPARE IFCA IFCA => IFCA | twice | A=IFCA B=IFCA
 COMPARE a/b=IFCA => a/b | NAME
 COMPARE pictures=IFCA => pictures | NAME
 COMPARE data=IFCA => data | NAME
-COMPARE x= => x | ''
 COMPARE a=fedavgm => a | fedavgm | FedAvg
 COMPARE FedAvg IFCA --IFCA.rounds 3 => --IFCA.rounds | --rounds
 COMPARE FedAvg IFCA --num_clusters 3 => num_clusters | --IFCA.num_clusters
 COMPARE FedAvg IFCA --zzz 3 => zzz | --IFCA.OPTION
 COMPARE IFCA --IFAC.num_clusters 4 => IFAC | IFCA
-COMPARE IFCA --IFCA.num_cluster 4 => IFCA | num_cluster | num_clusters
 COMPARE IFCA --IFCA.lr 1 => IFCA | lr | --IFCA.task.optimizer.lr
 COMPARE Ditto --Ditto.personal.lenght 2 => Ditto.personal | lenght | length
 COMPARE IFCA --seeds 0 x => --seeds | x | 0 1 2
@@ -166,12 +150,10 @@ COMPARE IFCA --seed 3 => --seed | --seeds
 COMPARE IFCA --algorithm.num_clusters 3 => --algorithm.num_clusters | --FedGroup.num_clusters
 COMPARE IFCA --baseline FedAvg => --baseline | --algorithms
 COMPARE IFCA --json => --json | runs.csv
-COMPARE IFCA --round 3 => round | --rounds
 COMPARE IFCA --target nan => --target | nan | 0.8
 COMPARE IFCA --target 0,5 => --target | 0,5 | 0.5
 COMPARE IFCA --num_cpus 0 => --num_cpus | 0 | 1
 compare --resume a_comparison --rounds 3 => --rounds | --compare_dir
-compare --resume a_comparison elsewhere => elsewhere | --compare_dir
 
 # studies
 TUNE --rounds 12 => rounds | base
@@ -183,49 +165,34 @@ TUNE --limits.trial 3 => limits | trial | trials
 RUN --rounds many => rounds | many | whole number
 RUN --task.optimizer.lr abc => task.optimizer.lr | abc | number
 RUN --task.optimizer.lr 0,05 => task.optimizer.lr | 0,05 | 0.05
-RUN --cohort_size 10% => cohort_size | 10% | whole number
-RUN --data.newcomers Zurich => data.newcomers | Zurich | number
 RUN --engine fast => engine | fast | loop
-RUN --evaluation.clients some => evaluation.clients | some | assigned | whole number
 RUN --local.batch_size ful => local.batch_size | ful | full
 RUN --evaluation.per_client maybe => evaluation.per_client | maybe | true
-RUN --seed [1,2] => seed | [1,2] | whole number
 RUN --seeds 0-2 => seeds | 0-2 | 0, 1, 2
 RUN --baseline [FedAvg,IFCA] => baseline | [FedAvg,IFCA] | FedProx
 RUN --tracking.loggers my.Logger => tracking.loggers | my.Logger | my.py
 RUN --tracking.loggers TensorBord => tracking.loggers | TensorBord | TensorBoardLogger
 RUN --local 5 => local | 5 | local.epochs
 RUN --seeds '{a: 1}' => seeds | {a: 1} | list
+RUN --personal '[a, null]' => personal[1] | null
 RUN --config rotations.yaml => data.rotations | 90 | [90]
 RUN --evaluation.fine_tune 3 => evaluation.fine_tune | 3 | null
 RUN --config colon.yaml => local | epochs:5 | epochs: 5
 RUN --config number.yaml => name | 2024 | '2024'
 TABLE good.csv --data.columns state => data.columns | state | {name: value}
-RUN --config columns.yaml => columns | y:state | y => data.columns | y:state | y
 RUN --config inputs.yaml => data.columns.y | ['a', 'b'] | text
-RUN --config numbered.yaml => data.columns.y | 3 | '3'
 RUN --task.optimizer.betas 0.9 0.99 => betas | SGD | momentum
-RUN --local.lr_schedule 0.9 => local.lr_schedule | 0.9 | CosineAnnealingLR
 
 # null
 RUN --rounds null => rounds | null | whole number
-run --config quickstart --config deep_nothing.yaml => local.epochs | null | whole number
 run --config quickstart --config no_group.yaml => local | null | options
-RUN --data.shift null => data.shift | null | SwapAll
-RUN --plan null --local null => local | null | options
-RUN --local group.yaml => local | group.yaml | local.epochs
 RUN --algorithm null => algorithm | null | FedAvg
 
 # classes by their path, and their options
 run --config quickstart --data.skew Rotations() => data.skew | Rotations() | Rotations
 RUN --algorithm mine_wrong.Mine => algorithm | mine_wrong.Mine | lit_cfl.algorithms.Algorithm
-RUN --data mine_wrong.Mine => data | mine_wrong.Mine | lit_cfl.datamodules.FederatedDataModule
-RUN --task.net mine_wrong.Mine => task.net | mine_wrong.Mine | torch.nn.Module
 RUN --algorithm mine_wrong.Mien => algorithm | mine_wrong.Mien | Mine
-RUN --algorithm mine_nowhere.Mine => algorithm | mine_nowhere.Mine | mine_nowhere.py
 RUN --algorithm mine_algoritm.Needs => mine_algoritm | mine_algorithm | mine_algoritm.py
-RUN --task.optimizer torch.optim.SDG => task.optimizer | torch.optim.SDG | SGD
-RUN --task.optimizer torch.nn.Linear => task.optimizer | torch.nn.Linear | torch.optim.Optimizer
 RUN --task.optimizer 3 => task.optimizer | 3 | SGD
 RUN --local.lr_schedule CosineAnnealingLR => local.lr_schedule | CosineAnnealingLR | T_max
 RUN --algorithm mine_syntax.Mine => mine_syntax.py | line 1 | SyntaxError
@@ -234,75 +201,61 @@ RUN --algorithm mine_package.Mine => mine_package.py | line 3 | pandoras_box | i
 RUN --task.net mine_net.Broken => Broken | ZeroDivisionError | mine_net.py, line 8
 RUN --task.net mine_net.Untyped => mine_net.Untyped | width | width: float
 RUN --task.net mine_net.Sized => mine_net.Sized | input_shape | input_shape: list[int] | None = None
-RUN --task.net mine_net.Wide => mine_net.Wide | width | init_args
-RUN --task.net mine_net.Wide --task.net.widht 3 => Wide | widht | width
-RUN --task.net mine_net.Wide --task.net.width wide => task.net.width | wide | whole number
 RUN --task.net mine_net.Whole --task.net.layer Flaten => task.net.layer | Flaten | path
-RUN --task.net VGG16 => [1, 8, 8] | 32 x 32 | MLP => task.net | VGG16 | [1, 8, 8] | 32 x 32
+RUN --task.net VGG16 => [1, 8, 8] | 32 x 32 | MLP
 RUN --task.net torch.nn.Sequential --task.net.args [] => Sequential | args | class
 RUN --task.net mine_net.py => task.net | mine_net.py | mine_net.CLASS
 RUN --algorithm mine_algorithm.Needs => mine_algorithm.Needs | strength | init_args
 RUN --algorithm datasets.Mine => datasets.Mine | datasets.py | rename
 RUN --data my/own.csv => data | my/own.csv | --data.source
-RUN --data own.npz => data | own.npz | --data.source
-run --data Digits --task Classification --config no_class.yaml => algorithm | class_path \
-    => algorithm | num_clusters | class_path
-run --data Digits --algorithm FedAvg --config no_name.yaml => task.net | class_path
+run --data Digits --task Classification --config no_class.yaml => algorithm | class_path
 run --config quickstart --config beside.yaml => algorithm | num_clusters | init_args
 run --config quickstart --config no_arguments.yaml => algorithm | init_args | null
-run --config quickstart --config seeds.yaml => seed | seeds
 run --config quickstart --config folders.yaml => folders.yaml | code | mine | full path
 run --config patients.yaml => data, task, algorithm | --config quickstart
-run --data Digits --algorithm FedAvg => task | --config quickstart
 
 # numbers of one option
 RUN --rounds 0 => rounds | 0 | 1
-RUN --cohort_size 0 => cohort_size | 0 | 1
 RUN --dropout 1 => dropout | 1.0 | below 1
 RUN --seeds [1,1] => seeds | [1, 1] | different
-RUN --seed -1 => seeds | [-1] | 0 => seed | -1 | 0
+RUN --seed -1 => seeds | [-1] | 0
 RUN --name a/b => name | a/b | slashes
-RUN --local.epochs 0 => epochs | 0 | 1 => local.epochs | 0 | 1
-RUN --local.batch_size 0 => batch_size | 0 | 1 => local.batch_size | 0 | 1
-RUN --algorithm.num_clusters 0 => num_clusters | 0 | 1 => algorithm.num_clusters | 0 | 1
-RUN --algorithm.eta_g -1e-3 => eta_g | -0.001 | 0 => algorithm.eta_g | -0.001 | 0
-RUN --task.optimizer.lr -1 => task.optimizer | -1.0 => task.optimizer.lr | -1.0
-RUN --task.optimizer.lr .inf => learning rate | inf | 0 => task.optimizer.lr | inf | 0
-RUN --task.net MLP --task.net.hidden -4 => MLP.hidden | -4 | 1 => task.net.hidden | -4 | 1
+RUN --local.epochs 0 => epochs | 0 | 1
+RUN --local.batch_size 0 => batch_size | 0 | 1
+RUN --algorithm.num_clusters 0 => num_clusters | 0 | 1
+RUN --algorithm.eta_g -1e-3 => eta_g | -0.001 | 0
+RUN --task.optimizer.lr -1 => task.optimizer | -1.0
+RUN --task.optimizer.lr .inf => learning rate | inf | 0
+RUN --task.net MLP --task.net.hidden -4 => MLP.hidden | -4 | 1
 RUN --evaluation.every 0 => evaluation.every | 0 | 1
 RUN --evaluation.clients 0 => evaluation.clients | 0 | assigned
-RUN --plan.lanes 0 => plan.lanes | 0 | 1
-RUN --evaluation.fine_tune.length 0 => length | 0 | 1 => evaluation.fine_tune.length | 0 | 1
+RUN --evaluation.fine_tune.length 0 => length | 0 | 1
 RUN --checkpoint.every_seconds -1 => checkpoint.every_seconds | -1.0 | 0
-RUN --stop.patience 0 => stop.patience | 0 | 1
 RUN --stop.max_minutes 0 => stop.max_minutes | 0.0 | null
-RUN --data.validation 1 => validation | 1 | below 1 => data.validation | 1 | below 1
-RUN --data.num_clients 0 => num_clients | 0 | 1 => data.num_clients | 0 | 1
-RUN --data.rotations [30] => 30 => data.rotations | 30
+RUN --data.validation 1 => validation | 1 | below 1
+RUN --data.num_clients 0 => num_clients | 0 | 1
+RUN --data.rotations [30] => rotations | 30 | 90 | FreeRotations
 RUN --device cuda:64 => device | cuda:64 | this machine
 RUN --device gpu => device | gpu | cuda
 
 # options in relation to each other, and to the data
 RUN --seed 1 --seeds [2,3] => seed | seeds
 RUN --cohort_size 41 => cohort_size | 41 | 40
-RUN --algorithm.num_clusters 41 => num_clusters | 41 | 40 => algorithm.num_clusters | 41 | 40
+RUN --algorithm.num_clusters 41 => num_clusters | 41 | 40
 RUN --evaluation.clients 100 => evaluation.clients | 100 | 40
-RUN --data.num_clients 1798 => 1798 | 1797 => data.num_clients | 1798 | 1797
 RUN --evaluation.class_counts true => evaluation.class_counts | evaluation.per_client
 RUN --engine stack --plan.engine loop => engine | stack | plan.engine | loop
-RUN --personal [nothere] => nothere | net.fc1 => personal | nothere | net.fc1
-RUN --shared [nothere] => nothere | net.fc1 => shared | nothere | net.fc1
+RUN --personal [nothere] => nothere | net.fc1
 RUN --task Regression => task | Regression | classes | Classification
-RUN --stop.metric test/accuracy => test/accuracy | val/accuracy => stop.metric | test/accuracy | val/accuracy
-RUN --stop.metric val/weighted_acuracy => val/weighted_acuracy | val/weighted_accuracy \
-    => stop.metric | val/weighted_acuracy | val/weighted_accuracy
+RUN --stop.metric test/accuracy => test/accuracy | val/accuracy
+RUN --stop.metric val/weighted_acuracy => val/weighted_acuracy | val/weighted_accuracy
 RUN --data.validation 0 --stop.target 0.9 => stop.metric | val/weighted_accuracy | validation
 RUN --stop.target 90 --data.validation 0.2 => stop.target | 90 | 0.9
 RUN --stop.metric val/tuned_accuracy => stop.metric | val/tuned_accuracy | evaluation.fine_tune
 RUN --server SGD --server.lr 1 --shared '["linear[0]"]' => server | shared | one
 RUN --algorithm FedEM --evaluation.fine_tune.length 1 => evaluation.fine_tune | FedEM | fine_tune
 RUN --task.optimizer.lr 1e38 => round 1 | diverged
-RUN --data.partition Dirichlet => num_clients | 40 | partition => data.num_clients | 40 | data.partition
+RUN --data.partition Dirichlet => num_clients | 40 | partition
 
 # directories
 RUN --run_dir taken => taken | --run_dir | --resume taken
@@ -312,7 +265,9 @@ RUN --run_dir own_files => own_files | metrics.csv | --run_dir
 RUN --run_dir= => --run_dir | '' | folder
 RUN --run_dir NAME_OF_300_BYTES => --run_dir | 300 | 255
 run --resume a_run => a_run/config.yaml | original
-run --resume later_run => later_run/config.yaml | format
+run --resume later_run --new_plan => later_run/config.yaml | format 99
+report later_run => later_run/config.yaml | format 99
+evaluate unnumbered_run => unnumbered_run/config.yaml | format number
 run --resume own_run => mine_inside.Net | own_run | folder
 run --resume changed_run => changed_run/config.yaml | rounds | 8 | 9 | original
 run --resume ran --rounds 2 => ran | rounds | 2 | 8
@@ -321,9 +276,7 @@ run --resume ran --plan.rows_mib 7 => plan.rows_mib | 7 | --new_plan
 run --resume ran --plan null => --plan | null | --new_plan
 evaluate ran a_run => ran | a_run
 evaluate --data Digits => --data | lit-cfl evaluate RUN_DIR
-evaluate --run_dir ran => --run_dir | RUN_DIR
 evaluate ran --rounds 3 => --rounds | --data
-evaluate ran --num_clients 3 => --num_clients | --data.<option>
 evaluate ran --data.test 0 => test data
 assign ran --unlabeled => --unlabeled | --unlabelled
 assign ran => --data
@@ -345,16 +298,13 @@ tune --resume a_study --num_repeats 3 => --num_repeats | --limits
 
 # tables, arrays and partition files
 TABLE good.csv --data.columns.y state => good.csv | state | columns
-TABLE no_label.csv => no_label.csv | y | columns
 TABLE good.csv --data.columns '{y: y, clients: client}' => columns | clients | client
 TABLE good.csv --data.columns '{y: y, client: y}' => columns | y | client
 TABLE column_twice.csv => column_twice.csv | two columns
 TABLE empty_cell.csv => empty_cell.csv | b | row 3
-TABLE infinite.csv => infinite.csv | b | row 3
 TABLE words.csv => words.csv | b | row 3 | many
 TABLE more_cells.csv => more_cells.csv | row 3 | 5 | 4
 TABLE commas.csv => commas.csv | b | 1,5 | row 3 | 1.5
-TABLE no_lines.csv => no_lines.csv | line
 TABLE blank.csv => blank.csv | No columns
 TABLE no_inputs.csv => no_inputs.csv | column | inputs
 TABLE moved.csv => cluster | client p
@@ -367,13 +317,11 @@ TABLE infinite.npz => x | row 1
 TABLE lengths.npz => y | 2 | 3
 TABLE ids.npz => y | 50 | num_labels
 TABLE float_ids.npz => client | 1e+17 | integers
-TABLE good.csv --data.num_labels 2 => y | 2 | num_labels => data.num_labels | 2
-TABLE good.csv --data.test 1.5 => test | 1.5 | below 1 => data.test | 1.5 | below 1
-data --data ArrayData => x | source => data.x | data.source
+TABLE good.csv --data.test 1.5 => test | 1.5 | below 1
+data --data ArrayData => x | source
 data --data mine_data.Negative => Negative | client 1 | -3 | 5
 TABLE notes => notes | .npz | x
-TABLE good.csv --data.partition IID --data.partition.num_clients 100 => 100 | 24 \
-    => data.partition.num_clients | 100 | 24
+TABLE good.csv --data.partition IID --data.partition.num_clients 100 => 100 | 24
 data --data Digits --data.partition_file text.npz => text.npz | damaged
 data --data Digits --data.partition_file nothere.npz => nothere.npz | RUN_DIR/partition.npz
 data --data Digits --data.rotations [0,180] --data.partition_file ran/partition.npz \
@@ -381,10 +329,10 @@ data --data Digits --data.rotations [0,180] --data.partition_file ran/partition.
 data --data Digits --data.skew LabelShifts --data.skew.shifts [0,x] => data.skew.shifts | x | whole number
 data --data Digits --data.partition LabelGroups --data.partition.groups '[[0, 1], [x]]' \
     => data.partition.groups | x | whole number
-data --data Digits --data.rotations [] => rotations | list | cluster => data.rotations | list | cluster
+data --data Digits --data.rotations [] => rotations | list | cluster
 
 # comparisons
-COMPARE FedAvg IFCA --IFCA.num_clusters 41 => IFCA | num_clusters | 41 | 40 => IFCA.num_clusters | 41 | 40
+COMPARE FedAvg IFCA --IFCA.num_clusters 41 => IFCA | num_clusters | 41 | 40
 COMPARE IFCA --seeds 0 0 => seeds | [0, 0] | different
 COMPARE IFCA --target 80 => --target | 80 | 0.8
 COMPARE IFCA --num_cpus 4096 => --num_cpus | 4096 | less
@@ -399,8 +347,8 @@ tune --config no_space.yaml => space | --config
 tune --config quickstart => quickstart | base | space
 TUNE --base.rounds 8 => --base.rounds | base
 TUNE --base no/such => base | no/such
-TUNE --base list.yaml => base | list.yaml | rounds
 TUNE --metric test/accuracy => metric | test/accuracy | val/accuracy
+TUNE --metric val/tuned_accuracy => metric | val/tuned_accuracy | evaluation.fine_tune
 TUNE --metric val/weighted_acuracy => metric | val/weighted_acuracy | val/weighted_accuracy
 TUNE --second_metric val/loss => second_metric | val/loss | traffic/mib
 TUNE --num_repeats -1 => num_repeats | -1 | 0
@@ -428,7 +376,14 @@ TUNE --points '[{algorithm.eta_g: 0.4, algorithm.num_clusters: 2}]' => points | 
 TUNE --points '[{algorithm.eta_g: 0.1, algorithm.num_cluster: 2}]' \
     => points | algorithm.num_cluster | algorithm.num_clusters
 SPACE {} => space | empty | option
+SPACE '[1' => space | '[1'
 SPACE '{rounds: {choice: [5, 10]}}' => space | rounds | base
+SPACE '{seeds: {choice: [[0], [1]]}}' => seeds
+SPACE '{algorithm.eta_g: {uniform: [0, 1], choice: [1]}}' => algorithm.eta_g | uniform
+SPACE '{algorithm.eta_g: {uniform: [0, .inf]}}' => algorithm.eta_g | [0, inf]
+SPACE '{algorithm.eta_g: {randint: [0.5, 2]}}' => algorithm.eta_g | [0.5, 2]
+SPACE '{algorithm.eta_g: {uniform: [-1, 1]}}' => algorithm.eta_g | -1.0
+SPACE '{algorithm.measure: {choice: [edc, cosine]}}' => algorithm.measure | cosine
 SPACE '{algorithm.eta_gg: {uniform: [0, 1]}}' => eta_gg | eta_g | FedGroup
 SPACE '{algorithm.eta_g: [0, 1]}' => space | algorithm.eta_g | [0, 1] | uniform
 SPACE '{algorithm.eta_g: {unifrom: [0, 1]}}' => space | algorithm.eta_g | unifrom | uniform
@@ -476,27 +431,19 @@ LAUNCH quickstart --run_dir new => http://127.0.0.1:1 | 8265
 """
 
 
-def cases(table: str) -> list[tuple[str, list[list[str]]]]:
-    """Reads the rows of a table: each command, with the words of its error today and perhaps of its later error."""
+def cases(table: str) -> list[tuple[str, list[str]]]:
+    """Reads the rows of a table: each command, with the words of its error."""
     rows = []
     for line in re.findall("^[^#\n].*", re.sub(r"\\\n\s*", "", table), re.MULTILINE):
-        command, answer, *later = line.split(" => ")
+        command, words = line.split(" => ")
         start, _, rest = command.partition(" ")
-        rows.append(
-            (f"{SHORT.get(start, start)} {rest}".strip(), [one.strip().split(" | ") for one in (answer, *later)])
-        )
+        rows.append((f"{SHORT.get(start, start)} {rest}".strip(), words.split(" | ")))
     return rows
 
 
-def has_word(error: str, word: str) -> bool:
-    """Returns whether a text has a word that is not a part of a longer name, path of options or number."""
-    return re.search(rf"(?<![\w.]){re.escape(word)}(?!\.?\w)", error) is not None
-
-
-def missing_words(error: str, answers: list[list[str]]) -> list[list[str]]:
-    """Returns the words that each answer lacks; empty if one answer is complete."""
-    missing = [[word for word in words if not has_word(error, word)] for words in answers]
-    return [] if [] in missing else missing
+def missing_words(error: str, words: list[str]) -> list[str]:
+    """Returns the words that an error lacks; a part of a longer name, path of options or number does not count."""
+    return [word for word in words if not re.search(rf"(?<![\w.]){re.escape(word)}(?!\.?\w)", error)]
 
 
 def write_odd_files(folder: Path) -> None:
@@ -532,11 +479,12 @@ def files(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pat
     shutil.copytree(whole, folder / "ran")
     shutil.copytree(FILES / "a_run", folder / "taken")
     shutil.copytree(FILES / "a_run", folder / "several" / "a_run")
-    for name in ("locked", "changed_run", "later_run", "own_run", "other_run"):
+    for name in ("locked", "changed_run", "later_run", "unnumbered_run", "own_run", "other_run"):
         (folder / name).mkdir()
     shutil.copy(whole / "checkpoint.pt", folder / "changed_run")
     write_run(whole, folder / "changed_run", r"^rounds: 8", "rounds: 9")
     write_run(whole, folder / "later_run", r"^format: \d+", "format: 99")
+    write_run(whole, folder / "unnumbered_run", r"^format: \d+\n", "")
     write_run(whole, folder / "own_run", r"lit_cfl\.nets\.MCLR", "mine_inside.Net")
     write_run(whole, folder / "other_run", "num_clients: 12", "num_clients: 13")
     (folder / "own_run" / "mine_inside.py").write_text("class Net: ...\n")
@@ -563,38 +511,45 @@ def words_of(command: str) -> list[str]:
     return shlex.split(command.replace("NAME_OF_300_BYTES", 300 * "x"))
 
 
-@pytest.mark.parametrize(("command", "answers"), [pytest.param(*row, id=row[0]) for row in cases(EARLY) + cases(LATE)])
-def test_a_mistake_is_named_in_one_line(command: str, answers: list[list[str]], files: Path, capsys):
+@pytest.mark.parametrize(("command", "words"), [pytest.param(*row, id=row[0]) for row in cases(EARLY) + cases(LATE)])
+def test_a_mistake_is_named_in_one_line(command: str, words: list[str], files: Path, capsys):
     before = written(files)
     code = main(words_of(command))
     said = capsys.readouterr().err.splitlines()
     assert [line.startswith("lit-cfl: error: ") for line in said].count(True) == 1, said
-    assert missing_words(said[-1], answers) == [], said[-1]
+    assert missing_words(said[-1], words) == [], said[-1]
     assert code == 2
     assert written(files) == before
 
 
 IN_A_PROCESS = """
-import sys
+import contextlib, io, sys
 from lit_cfl.cli.main import main
 for line in sys.stdin.read().splitlines():
-    print(main(line.split("\\0")), "torch" in sys.modules or "ray" in sys.modules)
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+        main(line.split("\\0"))
+    print({"torch", "lightning", "numpy", "sklearn", "ray"} & set(sys.modules) or "nothing")
 """
 
 
-def test_what_needs_no_pytorch_is_refused_before_it_is_loaded(files: Path):
-    """Unknown names, directories and values cost the import of PyTorch."""
-    lines = "\n".join("\0".join(words_of(command)) for command, _ in cases(EARLY))
-    command = [sys.executable, "-c", IN_A_PROCESS]
+def test_lists_help_and_early_mistakes_load_nothing_heavy(files: Path):
+    commands = ["--help", "list configs", *(command for command, _ in cases(EARLY))]
+    lines = "\n".join("\0".join(words_of(command)) for command in commands)
     path = os.environ | {"PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(command, input=lines, capture_output=True, text=True, check=False, env=path)
-    loaded = dict(zip([command for command, _ in cases(EARLY)], ended.stdout.splitlines(), strict=True))
-    assert {command: answer for command, answer in loaded.items() if answer != "2 False"} == {}, ended.stderr
+    ended = subprocess.run(
+        [sys.executable, "-c", IN_A_PROCESS], input=lines, capture_output=True, text=True, check=False, env=path
+    )
+    loaded = dict(zip(commands, ended.stdout.splitlines(), strict=True))
+    assert {command: answer for command, answer in loaded.items() if answer != "nothing"} == {}, ended.stderr
 
 
 def experiment(**options: Any) -> lit_cfl.Experiment:
     """Makes an experiment in Python with some options changed."""
     return lit_cfl.Experiment(Digits(8), make_task, **{"algorithm": FedAvg(), "rounds": 1} | options)
+
+
+def quickstart() -> lit_cfl.Experiment:
+    return lit_cfl.load_experiment("quickstart")
 
 
 def make_task() -> Classification:
@@ -617,12 +572,26 @@ IN_PYTHON: dict[str, tuple[Callable[[], object], list[str]]] = {
     ),
     "options of no group": (lambda: experiment().with_options(server={"lr": 1}), ["server", "{'lr': 1}", "option"]),
     "a number for a file": (lambda: lit_cfl.load_experiment(3), ["3", "file"]),
+    "an option next to a class": (
+        lambda: lit_cfl.load_experiment(
+            quickstart().to_dict() | {"server": {"class_path": "torch.optim.SGD", "lr": 1}}
+        ),
+        ["server", "'lr'", "init_args"],
+    ),
+    "what was made in Python": (
+        lambda: lit_cfl.load_experiment(quickstart().to_dict() | {"made_in_python": True}),
+        ["configuration", "Python"],
+    ),
+    "an option of a group": (lambda: quickstart().with_options(local={"epoch": 3}), ["local", "'epoch'", "epochs"]),
+    "null": (lambda: quickstart().with_options(rounds=None), ["rounds", "null", "whole number"]),
+    "examples as data": (lambda: lit_cfl.Experiment(torch.ones(3, 2), make_task, FedAvg()), ["data", "Tensor"]),  # type: ignore[arg-type]
     "words in one text": (lambda: lit_cfl.load_experiment("quickstart", "--rounds 3"), ["words", "--rounds 3", "list"]),
     "a run of a name": (lambda: lit_cfl.run("quickstart"), ["quickstart", "lit_cfl.load_experiment(FILE)"]),
     "a mode as callbacks": (lambda: lit_cfl.run(experiment(), "new", "resume"), ["callbacks", "mode='resume'"]),
     "a cluster": (lambda: lit_cfl.load_run("ran").module(9), ["cluster", "9", "0 to 3"]),
     "a client": (lambda: lit_cfl.load_run("ran").client_module(40), ["client", "40", "0 to 11"]),
     "a dry run in Python": (lambda: lit_cfl.compare("quickstart", ["FedAvg"], words=["--dry-run"]), ["--dry-run"]),
+    "a dry run of a study": (lambda: lit_cfl.tune("study.yaml", ["--dry-run"]), ["--dry-run"]),
     "a comparison made in Python": (lambda: lit_cfl.compare(experiment(), ["FedAvg"]), ["YAML", "lit_cfl.run"]),
 }
 
@@ -633,5 +602,5 @@ def test_a_mistake_in_python_is_named(name: str, files: Path):
     before = written(files)
     with pytest.raises(InputError) as error:
         make()
-    assert missing_words(str(error.value), [words]) == [], error.value
+    assert missing_words(str(error.value), words) == [], error.value
     assert written(files) == before

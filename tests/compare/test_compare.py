@@ -228,7 +228,7 @@ def test_tables_in_python_are_those_of_the_command():
     again = lit_cfl.compare(resume="python", target=0.01)
     assert list(again.results["target"]) == [0.01, 0.01]
     content = lit_cfl.load_experiment("quickstart", ["--seeds", "[3]"]).to_dict()
-    found = lit_cfl.compare(content, ["FedAvg"], words=words)
+    found = lit_cfl.compare(content, "FedAvg", words=words)
     assert list(found.runs["seed"]) == [3]
     assert found.path.parent.name == "runs"
 

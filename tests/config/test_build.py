@@ -1,23 +1,14 @@
 """Tests that an experiment is built from its configuration alone, also after options were changed."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
-import torch
-import yaml
-from torch import nn
 
-from lit_cfl import load_experiment
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.config.build import OPTIONS, ConfiguredExperiment, build_experiment
 from lit_cfl.config.parser import parse_run
 from lit_cfl.config.variants import build
 from lit_cfl.datamodules import Digits
 from lit_cfl.engines.plan import PlanOptions
-from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
-from lit_cfl.tasks import Classification
 
 WORDS = ["--config", "quickstart", "--data.num_clients", "6", "--cohort_size", "3"]
 
@@ -88,27 +79,6 @@ def test_seeds_and_baseline_of_a_configured_experiment_and_of_one_made_in_python
         assert (type(baseline.algorithm).__name__, baseline.baseline) == ("FedAvg", None)
         assert baseline.to_dict()["name"] == baseline.name == "quickstart-baseline"
         assert baseline.to_dict()["algorithm"]["class_path"].endswith("FedAvg")
-
-
-def test_an_experiment_is_loaded_from_a_path_and_with_a_list_of_words(tmp_path: Path):
-    file = tmp_path / "mine.yaml"
-    file.write_text(yaml.safe_dump(load_experiment("quickstart").to_dict()))
-    assert load_experiment(file, ["--rounds", "3"]).rounds == 3
-
-
-def test_a_mistake_in_python_is_named(configured: ConfiguredExperiment):
-    optimizer, content = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1), configured.to_dict()
-    mistakes: list[tuple[Callable[[], object], str]] = [
-        (lambda: build(content | {"server": {"class_path": "torch.optim.SGD", "lr": 1.0}}), "^server: 'lr' is "),
-        (lambda: build(content | {"made_in_python": True}), "^this configuration "),
-        (lambda: configured.with_options(local={"epoch": 3}), "^local has no option 'epoch'"),
-        (lambda: configured.with_options(rounds=None), "^rounds is null"),
-        (lambda: Experiment(torch.ones(3, 2), nn.Identity, FedAvg()), "^data .*Tensor"),  # type: ignore[arg-type]
-        (lambda: Classification(nn.Linear(1, 1), optimizer).configure_optimizers(), "optimizer is a SGD"),
-    ]
-    for mistake, named in mistakes:
-        with pytest.raises(InputError, match=named):
-            mistake()
 
 
 def test_a_tiny_experiment_stays_as_tiny_whatever_changes():

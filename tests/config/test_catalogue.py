@@ -3,8 +3,6 @@
 import importlib
 import inspect
 import re
-import subprocess
-import sys
 from abc import ABC
 from pathlib import Path
 
@@ -77,17 +75,3 @@ def test_list_shows_every_kind_or_one(capsys: pytest.CaptureFixture[str]):
     nets = capsys.readouterr().out
     for name in ("FedAvg", "Digits", "MCLR", "Classification", "quickstart"):
         assert (f"  {name} " in whole, f"  {name} " in nets) == (True, name == "MCLR")
-
-
-@pytest.mark.parametrize("words", [["list", "configs"], ["--help"]])
-def test_the_help_imports_nothing_heavy(words: list[str]):
-    program = f"""
-import sys
-from lit_cfl.cli.main import main
-try:
-    main({words})
-finally:
-    print("heavy:", sorted({{"torch", "lightning", "numpy", "sklearn", "ray"}} & set(sys.modules)))
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("heavy: []\n")

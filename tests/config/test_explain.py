@@ -1,132 +1,26 @@
-"""Tests that options are explained only if the parser refuses them, and that files and words are merged in order."""
+"""Tests that options are explained only if the parser refuses them, and how words are arranged before."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 import pytest
-import torch
-import yaml
 from jsonargparse import ArgumentError
-from torch.optim import Optimizer
 
 from lit_cfl.config import catalogue
 from lit_cfl.config.build import option_parser, parse_options
-from lit_cfl.config.explain import explain, find_mistake
+from lit_cfl.config.explain import explain
 from lit_cfl.config.files import read_config
 from lit_cfl.config.live_options import option_names, options_of
 from lit_cfl.config.merge import merge
 from lit_cfl.config.parser import _OF_COMMAND
 from lit_cfl.config.words import arrange
 from lit_cfl.experiment import Experiment
-from lit_cfl.nets import MLP, Net
 
 PARSER = option_parser(frozenset())
 QUICK = read_config(catalogue.configs()["quickstart"])
-
-
-@dataclass
-class Group:
-    length: int = 1
-    unit: Literal["epochs", "steps"] = "epochs"
-
-
-class Above:
-    def __init__(self, depth: int, speed: float = 1.0) -> None: ...
-
-
-class Own(Above):
-    def __init__(self, width: int, group: Group = Group(), ratio: float | torch.Tensor = 0.5, **more: Any) -> None:
-        super().__init__(3, **more)
-
-
-class Other(Above):
-    def __init__(self, width: int, group: int = 1, untyped=None) -> None: ...  # type: ignore[no-untyped-def]
-
-
-@dataclass
-class Kept:
-    depth: int = 1
-
-
-class Changed(Kept):  # not a dataclass itself
-    def __init__(self, strength: float) -> None:
-        super().__init__(int(strength))
-
-
-class Root:
-    def __init__(
-        self,
-        own: Above,
-        changed: Callable[[], Kept],
-        net: Net,
-        group: Group | None,
-        names: list[str],
-        optimizer: Callable[[list[torch.Tensor]], Optimizer],
-        either: Literal["full"] | int,
-    ) -> None: ...
-
-
-def own(**more: Any) -> dict[str, Any]:
-    return {"class_path": f"{__name__}.Own", "init_args": {"width": 3, **more}}
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        # Tensor is a possible type, too, but not for a typed value
-        ({"own": own(ratio="x")}, ["own.ratio", "'x'", "number"]),
-        ({"own": own(group={"lenght": 2.5})}, ["own.group", "'lenght'", "length"]),
-        ({"changed": f"{__name__}.Changed"}, ["changed", "strength"]),
-        ({"names": ["a", None]}, ["names[1]", "null"]),
-        ({"either": True}, ["either", "True", "full"]),
-    ],
-)
-def test_what_does_not_fit_is_named(given: dict[str, Any], words: list[str]):
-    found = find_mistake(Root, given)
-    assert found is not None
-    assert [word for word in words if word not in found] == [], found
-
-
-FILES = [{"own": own(group={"length": 2}), "net": "MLP"}, {"group.length": 1}]
-
-
-@pytest.mark.parametrize(
-    ("words", "changed"),
-    [
-        (["--own.width=4", f"--own={__name__}.Own"], {"own": own(group={"length": 2}, width="4")}),
-        # of another class's options, those that the new class can have, too, are kept
-        (
-            [f"--own={__name__}.Other", "--own.untyped=[1, 2]"],
-            {"own": {"class_path": f"{__name__}.Other", "init_args": {"width": 3, "untyped": [1, 2]}}},
-        ),
-        (
-            ["--own={class_path: torch.Size, init_args: {y: 5}}"],
-            {"own": {"class_path": "torch.Size", "init_args": {"y": 5}}},
-        ),
-        (["--own.init_args.width=5"], {"own": own(group={"length": 2}, width="5")}),
-        (["--net.hidden=3"], {"net": {"class_path": "MLP", "init_args": {"hidden": "3"}}}),
-        (["--optimizer.help=SGD"], {"optimizer": "SGD"}),
-        (["--group.unit=[1, 2]"], {"group": {"length": 1, "unit": "[1, 2]"}}),
-        (["--group=null", "--own=null"], {"group": "null", "own": "null"}),
-        (["--group=null", "--group.length=2", "--tiny"], {"group": {"length": "2"}, "tiny": True}),
-    ],
-)
-def test_words_count_more_than_files(words: list[str], changed: dict[str, Any]):
-    before = yaml.safe_dump(FILES)
-    unchanged = {"own": own(group={"length": 2}), "net": "MLP", "group": {"length": 1}}
-    assert merge(Root, FILES, words) == unchanged | changed
-    assert yaml.safe_dump(FILES) == before
-
-
-def test_what_a_class_gives_its_base_is_not_asked_for():
-    needed = {name: option.required for name, option in options_of(Own).items()}
-    assert needed == {"width": True, "group": False, "ratio": False, "depth": False, "speed": False}
-    assert "input_shape" in options_of(MLP)
-    assert "params" not in options_of(torch.optim.SGD, placed=1)
 
 
 @pytest.mark.parametrize(

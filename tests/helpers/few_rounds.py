@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 import lit_cfl.algorithms
-from lit_cfl.algorithms import Algorithm, FedAvg, Info
+from lit_cfl.algorithms import Algorithm, Info
 from lit_cfl.config import catalogue
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.tasks import Classification
@@ -77,14 +77,6 @@ def empty_data(clients: int) -> FederatedData:
     """Makes data without examples, since the round loop itself reads only their population."""
     none = ClientIndex.empty(clients)
     return FederatedData(Examples(torch.empty(0, 1), ids(), 1), none, none, none, torch.full((clients,), -1))
-
-
-class Median(FedAvg):
-    """Algorithm that does not average by `mean_by_cluster`, as server optimizers and shared layers need."""
-
-    def round(self, state: Any, cohort: Tensor, work: Any, rng: torch.Generator) -> tuple[Any, Info]:
-        rows = work.fit(state.models, cohort).rows
-        return replace(state, models=rows.median(0, keepdim=True).values), Info(up=len(cohort))
 
 
 def batch_norm(**options: Any) -> Classification:

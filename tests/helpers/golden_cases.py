@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from digits_experiment import digits
-from made_runs import config, made_run, metric_row, seal, write_table
+from made_runs import config, finish, made_run, metric_row, seal, write_table
 from optuna.trial import TrialState, create_trial
 from studies import STUDY
 
@@ -57,14 +57,6 @@ def _usual_row(number: int) -> dict[str, Any]:
     row |= {"local/steps": 40 * number**2, "local/examples": 310 * number, "local/scored_examples": 70 * number}
     row |= {"time/elapsed_seconds": 3.25 * number**2, "time/training_seconds": 1.25, "clusters/silhouette": 0.5625}
     return metric_row(number, **row)
-
-
-def finish(path: Path, rows: Sequence[Mapping[str, Any]], **summary: Any) -> Path:
-    """Ends a run: writes its summary and the digests of its files."""
-    best = max((row["test/weighted_accuracy"] for row in rows if row.get("test/weighted_accuracy")), default=None)
-    about = {"algorithm": "CFL", "seed": 0, "stopped": None, "test/max_weighted_accuracy": best}
-    (path / "summary.json").write_text(json.dumps({**rows[-1], **about, **summary}))
-    return seal(path)
 
 
 def change_summary(path: Path, **changes: Any) -> Path:
@@ -129,50 +121,6 @@ def finished_run(path: Path) -> Path:
     write_snapshots(path)
     write_clients(path)
     return finish(path, rows)
-
-
-def run_of_layers(path: Path) -> Path:
-    """Writes a run of LayerCFL without known true clusters, which stopped early."""
-    path, rows = started_run(path, algorithm={"class_path": "lit_cfl.algorithms.LayerCFL", "init_args": {}}, rounds=9)
-    rows[-1] |= {"clusters/ari": None}
-    write_table(path / "metrics.csv", METRICS, rows)
-    write_memberships(path, np.full(9, -1))
-    return finish(path, rows, algorithm="LayerCFL", stopped="the loss is below 1")
-
-
-def unfinished_run(path: Path) -> Path:
-    """Writes a run that was interrupted in round 4: its last row is half."""
-    path, _ = started_run(path, (1, 2, 3))
-    with (path / "metrics.csv").open("a") as file:
-        file.write("4,0.9375,0.8")
-    return path
-
-
-SHIFTED = [(2, 0), (6, 0), (3, 1), (5, 2), (7, 3), (7, 4), (7, 5)]  # round, client
-NOTICED = [  # round, client, cluster before, cluster after, detected
-    *((2, 0, 0, 0, 1), (4, 0, 0, 1, 1), (11, 0, 1, 1, 1), (1, 1, 0, 0, 1), (9, 2, 1, 0, 0), (12, 3, 0, 2, 0)),
-]
-
-
-def drifting_run(path: Path) -> Path:
-    """Writes a run of twelve rounds with shifts, detections, and changes of clusters without one."""
-    numbers = range(1, 13)
-    more = [{"round": k, "traffic/mib": 1.5 * k, "local/examples": 310 * k} for k in numbers]
-    rows = [_usual_row(1 + number % 4) | own for number, own in zip(numbers, more, strict=True)]
-    drift = {"class_path": "lit_cfl.algorithms.FedDrift", "init_args": {}}
-    made_run(path, rows, snapshots=0, over=False, rounds=12, algorithm=drift)
-    (path / "clusters.csv").unlink()
-    write_table(path / "shift.csv", ("round", "client"), rows_of(("round", "client"), SHIFTED))
-    columns = ("round", "client", "cluster_before", "cluster_after", "detected")
-    write_table(path / "migrations.csv", columns, rows_of(columns, NOTICED))
-    return finish(path, rows, algorithm="FedDrift")
-
-
-def run_with_newcomers(path: Path) -> Path:
-    """Writes a run with names and two newcomers."""
-    path, rows = started_run(path, algorithm={"class_path": "lit_cfl.algorithms.FedEM", "init_args": {}})
-    write_clients(path, [f"station {'CADBHGFEI'[k]}" for k in range(9)], newcomers=2)
-    return finish(path, rows, algorithm="FedEM", **{"test/newcomers_accuracy": 0.40625})
 
 
 COMPARED_ACCURACIES = {  # by round, for each seed

@@ -2,55 +2,25 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, fields, is_dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from digits_experiment import digits
 from rich.console import Console
 
 from lit_cfl.algorithms import IFCA, FedAvg
-from lit_cfl.algorithms.base import Assignment
-from lit_cfl.client_scores import SplitScores
 from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.results import Results, collect
 from lit_cfl.compare.tables import write_tables
 from lit_cfl.experiment import Experiment
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.figure import Figure, Table
-from lit_cfl.progress import tables
 from lit_cfl.progress.live import LogDisplay
 from lit_cfl.report.assemble import make_page
 from lit_cfl.report.blocks import Page
 from lit_cfl.report.page import as_html
 from lit_cfl.runs.many import Job
-from lit_cfl.runs.newcomers import PlacedNewcomers
-from lit_cfl.scores import CLASSIFIER
-
-
-def described(shown: Any) -> Any:
-    """Describes a page, a figure or a part of one by those of its fields that do not have their default."""
-    if is_dataclass(shown):
-        own = {one.name: getattr(shown, one.name) for one in fields(shown) if not _is_default(shown, one)}
-        rows = {"head": _row(shown.head), "rows": list(map(_row, shown.rows))} if isinstance(shown, Table) else {}
-        return {name: described(value) for name, value in (own | rows).items()}
-    if isinstance(shown, Mapping):
-        return {str(name): described(value) for name, value in shown.items()}
-    if isinstance(shown, list | tuple):
-        return [described(value) for value in shown]
-    return shown.splitlines() if isinstance(shown, str) and "\n" in shown else shown
-
-
-def _is_default(shown: Any, one: "Field[Any]") -> bool:
-    value = getattr(shown, one.name)
-    return callable(value) or (not isinstance(value, np.ndarray) and value in (one.default, [], {}))
-
-
-def _row(cells: Sequence[Any]) -> str:
-    return " | ".join("" if cell is None else str(cell) for cell in cells)
 
 
 def page_of(*paths: Path) -> Page:
@@ -126,19 +96,3 @@ def lines_of_rounds(rows: Sequence[Row], seconds: Sequence[float], rounds: int, 
         display.ended("CFL")
 
     return printed(show)
-
-
-def scores_of_splits(splits: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
-    """Returns the table of scores; each split has the right answers, the examples and the losses of its clients."""
-    found = {}
-    for name, own in splits.items():
-        sums, weights, loss = (torch.tensor([own[key]], dtype=torch.float64) for key in ("right", "count", "loss"))
-        found[name] = SplitScores(CLASSIFIER, torch.tensor(own["count"]), loss[0], sums, weights)
-    return printed(tables.score_table, found)
-
-
-def table_of_newcomers(clusters: Sequence[int], new: Sequence[bool], closeness: Sequence[Sequence[float]]) -> str:
-    """Returns the table of newcomers: the cluster of each, and its closeness to each cluster of the run."""
-    placed = Assignment(torch.zeros(max(clusters) + 1, 1), torch.tensor(clusters))
-    newcomers = PlacedNewcomers(placed, torch.tensor(new), torch.tensor(closeness), None, None)
-    return printed(tables.assignment_table, Path("run"), newcomers, "cosine")

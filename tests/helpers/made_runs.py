@@ -1,7 +1,7 @@
 """Writes run directories without training, with any number of clients, rounds and snapshots."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +95,15 @@ def write_end(path: Path, rows: list[dict[str, Any]], true: np.ndarray) -> None:
         for k, c in enumerate(true.tolist())
     ]
     write_table(path / "clients.csv", CLIENTS, clients)
-    about = {"algorithm": "CFL", "seed": 0, "stopped": None, "test/max_weighted_accuracy": 0.4}
-    (path / "summary.json").write_text(json.dumps(about | rows[-1]))
-    seal(path)
+    finish(path, rows)
+
+
+def finish(path: Path, rows: Sequence[Mapping[str, Any]], **summary: Any) -> Path:
+    """Ends a run: writes its summary and the digests of its files."""
+    best = max((row["test/weighted_accuracy"] for row in rows if row.get("test/weighted_accuracy")), default=None)
+    about = {"algorithm": "CFL", "seed": 0, "stopped": None, "test/max_weighted_accuracy": best}
+    (path / "summary.json").write_text(json.dumps({**rows[-1], **about, **summary}))
+    return seal(path)
 
 
 def seal(path: Path) -> Path:
@@ -105,17 +111,3 @@ def seal(path: Path) -> Path:
     files = [file for file in path.rglob("*") if file.is_file() and file.name != SUMS]
     write_sums(path, {str(file.relative_to(path)): digest_of(file) for file in files})
     return path
-
-
-def add_own_tables(path: Path) -> None:
-    """Adds tables of shifts, migrations and layers to an unfinished run."""
-    shifts = [{"round": 1, "client": 0}, {"round": 3, "client": 0}, {"round": 2, "client": 1}]
-    write_table(path / "shift.csv", ("round", "client"), shifts)
-    moves = [{"round": 2, "client": 0, "cluster_before": 0, "cluster_after": 1}]
-    moves += [{"round": 3, "client": 0, "cluster_before": 1, "cluster_after": 1}]
-    write_table(path / "migrations.csv", ("round", "client", "cluster_before", "cluster_after"), moves)
-    layers = [
-        {"round": 2, "cluster": 0, "layer": name, "silhouette": 0.25 * k, "gap": 0.5, "chosen": k}
-        for k, name in enumerate(["first", "<script>hacked = 1</script>"])
-    ]
-    write_table(path / "layers.csv", ("round", "cluster", "layer", "silhouette", "gap", "chosen"), layers)

@@ -77,16 +77,20 @@ def left(mark: str, *, agents: bool = True) -> list[int]:
             Ray's store, which is gone.
     """
     deadline = time.monotonic() + 100
-    while True:
-        found = []
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            with contextlib.suppress(OSError):  # the process has just ended, or belongs to another user
-                words = path.with_name("cmdline").read_bytes()
-                if mark.encode() in path.read_bytes() and (agents or not re.match(rb"ray::\w+Agent", words)):
-                    found.append(int(path.parent.name))
-        if not found or time.monotonic() > deadline:
-            return found
+    while (found := marked(mark, agents=agents)) and time.monotonic() < deadline:
         time.sleep(0.2)
+    return found
+
+
+def marked(mark: str, *, agents: bool = True) -> list[int]:
+    """Lists the processes with this text in their environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # the process has just ended, or belongs to another user
+            words = path.with_name("cmdline").read_bytes()
+            if mark.encode() in path.read_bytes() and (agents or not re.match(rb"ray::\w+Agent", words)):
+                found.append(int(path.parent.name))
+    return found
 
 
 def without_clocks(row: dict[str, object]) -> dict[str, object]:
@@ -94,9 +98,13 @@ def without_clocks(row: dict[str, object]) -> dict[str, object]:
 
 
 def wait_for(path: Path, text: str = "") -> None:
-    deadline = time.monotonic() + 60
-    while not (path.exists() and text in path.read_text(errors="replace")):
-        assert time.monotonic() < deadline, f"{path} never came"
+    wait_until(lambda: path.exists() and text in path.read_text(errors="replace"), str(path), 60)
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited for {what}"
         time.sleep(0.002)
 
 

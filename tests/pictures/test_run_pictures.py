@@ -1,30 +1,23 @@
 """Tests pictures of runs: when they are drawn, into which files, and cases that golden figures do not have."""
 
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from digits_experiment import digits
 from golden import check_golden
 from inside_shown import figure_on, page_of
 from made_runs import made_run, write_table
 
 from lit_cfl import algorithms
-from lit_cfl.algorithms import FedAvg
-from lit_cfl.algorithms.base import Similarity
 from lit_cfl.config.parser import parse_run
 from lit_cfl.metric_names import CLIENTS
 from lit_cfl.pictures.figures import RUN_FIGURES, client_map, histogram, memberships, similarity
 from lit_cfl.pictures.options import Format, Pictures
 from lit_cfl.pictures.run_files import RunFiles, read_run
-from lit_cfl.runs import rows
-from lit_cfl.runs.rows import snapshot
 from lit_cfl.runs.run import run
 from lit_cfl.tracking import trackers
 from lit_cfl.tracking.options import Tracking
@@ -105,35 +98,6 @@ def test_a_timeline_of_many_rounds_has_bars_that_can_be_seen(tmp_path: Path):
     assert "A bar counts 4 rounds." in figure.caption
 
 
-# Snapshots
-
-
-def of_clients(n: int) -> Any:
-    return SimpleNamespace(data=SimpleNamespace(true_clusters=torch.arange(n) % 2))
-
-
-def test_snapshot_places_clients_by_their_similarity():
-    angles = torch.tensor([0.0, 0.1, 1.5, 1.6])
-    matrix = torch.cos(angles[:, None] - angles)
-    found = snapshot(of_clients(4), Similarity(torch.arange(4), matrix), torch.tensor([0, 0, 1, 1]))
-    plane = found["projection"].astype(float)
-    # distances are exact, since the angles lie in a plane
-    apart = np.linalg.norm(plane[:, None] - plane, axis=2)
-    assert apart == pytest.approx(torch.sqrt(2 - 2 * matrix).numpy(), abs=0.01)
-    one = snapshot(of_clients(1), Similarity(torch.arange(1), torch.eye(1)), torch.zeros(1))
-    assert one["projection"].shape == (1, 2)
-
-
-def test_snapshot_of_many_clients_has_clients_of_each_true_cluster(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rows, "_MAX_SNAPSHOT_CLIENTS", 20)
-    found = torch.arange(40) // 20
-    one = snapshot(of_clients(40), Similarity(torch.arange(40), torch.ones(40, 40)), found)
-    assert (len(one["clients"]), int(one["compared"])) == (20, 40)
-    assert np.bincount(one["true_cluster"]).min() > 4  # clients 0, 2, 4, ... are all in true cluster 0
-    assert one["cluster"].tolist() == found[one["clients"]].tolist()
-    assert (np.diff(one["clients"]) > 0).all()
-
-
 # Files of real runs
 
 
@@ -142,22 +106,6 @@ def drawn_in(path: Path, ending: str = ".png") -> list[str]:
 
 
 COMPARING = ["curve", "histogram", "map", "memberships", "similarity"]
-
-
-def test_a_run_and_its_baseline_draw_their_pictures_at_the_end_and_on_a_resume_what_is_missing(
-    pictures: None, tmp_path: Path
-):
-    path = tmp_path / "run"
-    run(digits(baseline=FedAvg()), path)
-    assert (drawn_in(path), drawn_in(path, ".pdf")) == (COMPARING, [])
-    # the baseline compares no clients, and has one model
-    assert drawn_in(path / "baseline") == ["curve", "histogram"]
-    both = (path / "pictures" / "curve.png").read_bytes()
-    shutil.rmtree(path / "pictures")
-    (path / "summary.json").unlink()  # as if the run had been killed between its last round and its end
-    run(digits(baseline=FedAvg()), path, mode="resume")
-    assert drawn_in(path) == COMPARING
-    assert (path / "pictures" / "curve.png").read_bytes() == both
 
 
 def test_formats_are_those_of_the_option_and_equal_runs_have_equal_bits(

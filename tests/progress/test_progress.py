@@ -6,9 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,7 @@ from rich.console import Console
 
 from lit_cfl.activity import Activity
 from lit_cfl.cli.main import main
-from lit_cfl.progress.live import JsonLines, LogDisplay, TerminalDisplay, describe
+from lit_cfl.progress.live import JsonLines, TerminalDisplay, describe
 from lit_cfl.progress.screen import Screen
 from lit_cfl.progress.tables import mebibytes
 from lit_cfl.storage.csv_log import read_table
@@ -37,14 +34,6 @@ def plain_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CI", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
-
-
-def test_runs_of_a_comparison_are_counted_with_those_that_were_over_before():
-    display = LogDisplay(Console(file=(out := io.StringIO()), width=200), 6, 3)
-    for seed, failed in enumerate((False, True, False)):
-        display.started(f"A seed {seed}", 0, 3)
-        display.ended(f"A seed {seed}", "gone" if failed else "over", failed)
-    assert out.getvalue().splitlines() == ["4/6  A seed 0  over", "5/6  A seed 1  gone", "6/6  A seed 2  over"]
 
 
 def test_a_row_is_described_by_the_main_score_and_little_traffic_does_not_look_like_none():
@@ -112,49 +101,6 @@ def test_a_reader_that_leaves_ends_the_run_without_a_traceback(tmp_path: Path):
 # In a terminal
 
 
-@contextmanager
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Makes standard output a terminal of 100 columns within the block; yields a list that receives the output."""
-    shown: list[str] = []
-    ours, theirs = os.openpty()
-    reader = threading.Thread(target=lambda: shown.append(_all_of(ours)))
-    reader.start()
-    with os.fdopen(theirs, "w") as file, monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", file)
-        patch.setenv("COLUMNS", "100")
-        yield shown
-    reader.join(10)
-    os.close(ours)
-
-
-def _all_of(terminal: int) -> str:
-    data = b""
-    while True:
-        try:
-            data += os.read(terminal, 4096)
-        except OSError:  # the other end was closed
-            return data.decode()
-
-
-def left_standing(shown: str) -> list[str]:
-    """Returns the lines that a terminal shows in the end."""
-    lines = [re.sub(CODES, "", line).rstrip() for line in shown.replace("\r\n", "\n").split("\n")]
-    return [line.rpartition("\r")[2] for line in lines]
-
-
-def test_a_run_is_one_line_that_is_redrawn_and_stays(monkeypatch: pytest.MonkeyPatch):
-    with terminal(monkeypatch) as shown:
-        assert main([*FAST, "--run_dir", "here"]) == 0
-    lines = left_standing(shown[0])
-    runs = [line for line in lines if re.search(r"^Fed\w+ +\d/3 +\w+ accuracy 0\.\d\d +clusters \d", line)]
-    assert [line.split()[:2] for line in runs[-2:]] == [["FedGroup", "3/3"], ["FedAvg", "3/3"]]
-    assert "\x1b[2K" in shown[0]
-    assert [line for line in lines if len(line) > 100] == []
-    with terminal(monkeypatch) as shown:
-        assert main([*FAST, "--run_dir", "other", "--data.num_clients", "3"]) == 2
-    assert shown[0].rfind("\x1b[?25h") > shown[0].rfind("\x1b[?25l") >= 0  # the cursor was hidden, and is shown again
-
-
 def test_the_line_says_what_is_done_from_the_loading_of_the_data_on_and_is_cut_off_at_its_end():
     def drawn() -> str:
         file = display.console.file = io.StringIO()
@@ -184,8 +130,9 @@ def test_a_line_is_redrawn_only_where_a_person_watches(
     variable: str, value: str, live: bool, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv(variable, value)
-    with terminal(monkeypatch):
-        assert Screen().live is live
+    monkeypatch.setattr(sys, "stdout", out := io.StringIO())
+    monkeypatch.setattr(out, "isatty", lambda: True)
+    assert Screen().live is live
     monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    monkeypatch.setattr(out, "isatty", lambda: False)
     assert not Screen().live  # a pipe that takes colours is still a pipe

@@ -13,28 +13,33 @@ from typing import Any
 import golden_cases as cases
 import numpy as np
 import pytest
+import torch
 from digits_experiment import digits
-from golden_cases import ETA, METRIC, finish, rows_of
+from golden_cases import ETA, METRIC, rows_of
 from inside_shown import (
     figure_on,
     lines_of,
     lines_of_rounds,
     page_of,
+    printed,
     results_of,
-    scores_of_splits,
-    table_of_newcomers,
     table_on,
 )
-from made_runs import made_run, metric_row, write_table
+from made_runs import finish, made_run, metric_row, write_table
 from studies import STUDY
 
 from lit_cfl import run_totals
 from lit_cfl.algorithms import IFCA
+from lit_cfl.algorithms.base import Assignment
+from lit_cfl.client_scores import SplitScores
 from lit_cfl.metric_names import CLIENTS, CLUSTERS
 from lit_cfl.pictures.colours import match_colours
 from lit_cfl.pictures.figure import Figure
 from lit_cfl.pictures.sample import sample
+from lit_cfl.progress import tables
+from lit_cfl.runs.newcomers import PlacedNewcomers
 from lit_cfl.runs.run import run as train
+from lit_cfl.scores import CLASSIFIER
 from lit_cfl.tracking.options import Tracking
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.pictures import importance
@@ -185,28 +190,6 @@ def test_a_found_cluster_has_the_colour_of_the_true_one_that_most_of_its_clients
     found: Any, true: list[int], expected: dict[int, int]
 ):
     assert match_colours(np.array(found), np.array(true)) == expected
-
-
-def test_found_and_true_clusters_of_equal_clients_have_equal_colours_in_every_figure(tmp_path: Path):
-    page = page_of(cases.finished_run(tmp_path / "run"))
-    rows, plane = figure_on(page, "memberships"), figure_on(page, "map")
-    assert [(name, style.label) for name, style in rows.styles.items()][:3] == [
-        *(("cluster 0", "cluster 0 (true 1)"), ("cluster 1", "cluster 1 (true 2)"), ("cluster 2", "cluster 2 (true 0)"))
-    ]
-    cells = rows.first_panel.cells
-    colours = np.array([rows.styles[name].colour for name in cells.names])
-    # rows: clients 0 to 2, 4 to 6, 3, and 7 and 8, in the order of true and then of found clusters
-    assert (colours[cells.places[:, -1]] != colours[cells.side]).nonzero()[0].tolist() == [6]
-    assert set(colours[cells.places[:, 0]]) == {rows.styles["cluster 0"].colour}
-    found, truth = (
-        {
-            place: plane.styles[points.name].colour
-            for points in panel.points
-            for place in zip(points.x, points.y, strict=True)
-        }
-        for panel in plane.panels
-    )
-    assert [place for place in found if found[place] != truth[place]] == [(0.5, -0.75)]  # client 3
 
 
 def memberships(path: Path, rounds: Sequence[int], cluster: Any, true: Any) -> Figure:
@@ -520,11 +503,17 @@ def test_each_split_has_its_own_loss_and_each_newcomer_its_own_closeness():
         "validation": {"right": [1, 3, 0], "count": [2, 4, 0], "loss": [1.0, 2.0, 0.0]},
         "test": {"right": [1, 6, 4], "count": [2, 8, 4], "loss": [1.0, 2.5, 7.0]},
     }
-    rows = [line.split() for line in scores_of_splits(splits).splitlines()[1:]]
+    found = {}
+    for name, own in splits.items():
+        sums, weights, loss = (torch.tensor([own[key]], dtype=torch.float64) for key in ("right", "count", "loss"))
+        found[name] = SplitScores(CLASSIFIER, torch.tensor(own["count"]), loss[0], sums, weights)
+    rows = [line.split() for line in printed(tables.score_table, found).splitlines()[1:]]
     assert rows[0] == ["validation", "2", "0.667", "0.625", "0.500", "0.500"]  # 4 of 6; 1/2 and 3/4; 3 of 6
     assert rows[1] == ["test", "3", "0.786", "0.750", "0.500", "0.750"]  # 11 of 14; 1/2, 3/4 and 1; 10.5 of 14
-    closeness = [[0.25, 0.125, 0.75], [0.5, 0.0625, 0.375], [-0.5, 0.3125, -0.25]]
-    text = table_of_newcomers([2, 0, 1], [False] * 3, closeness)
+    closeness = torch.tensor([[0.25, 0.125, 0.75], [0.5, 0.0625, 0.375], [-0.5, 0.3125, -0.25]])
+    placed = Assignment(torch.zeros(3, 1), torch.tensor([2, 0, 1]))
+    newcomers = PlacedNewcomers(placed, torch.tensor([False] * 3), closeness, None, None)
+    text = printed(tables.assignment_table, Path("run"), newcomers, "cosine")
     assert [line.split() for line in text.splitlines()[1:4]] == [
         ["0", "2", "0.750", "0", "(0.250)"],
         ["1", "0", "0.500", "2", "(0.375)"],

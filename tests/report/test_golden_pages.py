@@ -1,18 +1,92 @@
 """Tests what readers of pages and pictures see, against recorded content (see `helpers/golden.py`)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
 import golden_cases as cases
+import numpy as np
 import pytest
 from golden import check_golden
-from inside_shown import compare_on_new_seeds, described, page_of, results_of
+from inside_shown import compare_on_new_seeds, page_of, results_of
+from made_runs import finish, made_run, write_table
 
+from lit_cfl.metric_names import METRICS
 from lit_cfl.pictures.curves import learning_curve, mean_curves
+from lit_cfl.pictures.figure import Table
 from lit_cfl.scores import ACCURACY
 from lit_cfl.storage.error_file import write_error
 
 GOLDEN = Path(__file__).with_name("golden")
+
+
+def described(shown: Any) -> Any:
+    """Describes a page, a figure or a part of one by those of its fields that do not have their default."""
+    if is_dataclass(shown):
+        own = {one.name: getattr(shown, one.name) for one in fields(shown) if not _is_default(shown, one)}
+        rows = {"head": _row(shown.head), "rows": list(map(_row, shown.rows))} if isinstance(shown, Table) else {}
+        return {name: described(value) for name, value in (own | rows).items()}
+    if isinstance(shown, Mapping):
+        return {str(name): described(value) for name, value in shown.items()}
+    if isinstance(shown, list | tuple):
+        return [described(value) for value in shown]
+    return shown.splitlines() if isinstance(shown, str) and "\n" in shown else shown
+
+
+def _is_default(shown: Any, one: "Field[Any]") -> bool:
+    value = getattr(shown, one.name)
+    return callable(value) or (not isinstance(value, np.ndarray) and value in (one.default, [], {}))
+
+
+def _row(cells: Sequence[Any]) -> str:
+    return " | ".join("" if cell is None else str(cell) for cell in cells)
+
+
+def run_of_layers(path: Path) -> Path:
+    """Writes a run of LayerCFL without known true clusters, which stopped early."""
+    path, rows = cases.started_run(
+        path, algorithm={"class_path": "lit_cfl.algorithms.LayerCFL", "init_args": {}}, rounds=9
+    )
+    rows[-1] |= {"clusters/ari": None}
+    write_table(path / "metrics.csv", METRICS, rows)
+    cases.write_memberships(path, np.full(9, -1))
+    return finish(path, rows, algorithm="LayerCFL", stopped="the loss is below 1")
+
+
+def unfinished_run(path: Path) -> Path:
+    """Writes a run that was interrupted in round 4: its last row is half."""
+    path, _ = cases.started_run(path, (1, 2, 3))
+    with (path / "metrics.csv").open("a") as file:
+        file.write("4,0.9375,0.8")
+    return path
+
+
+SHIFTED = [(2, 0), (6, 0), (3, 1), (5, 2), (7, 3), (7, 4), (7, 5)]  # round, client
+NOTICED = [  # round, client, cluster before, cluster after, detected
+    *((2, 0, 0, 0, 1), (4, 0, 0, 1, 1), (11, 0, 1, 1, 1), (1, 1, 0, 0, 1), (9, 2, 1, 0, 0), (12, 3, 0, 2, 0)),
+]
+
+
+def drifting_run(path: Path) -> Path:
+    """Writes a run of twelve rounds with shifts, detections, and changes of clusters without one."""
+    numbers = range(1, 13)
+    more = [{"round": k, "traffic/mib": 1.5 * k, "local/examples": 310 * k} for k in numbers]
+    rows = [cases._usual_row(1 + number % 4) | own for number, own in zip(numbers, more, strict=True)]
+    drift = {"class_path": "lit_cfl.algorithms.FedDrift", "init_args": {}}
+    made_run(path, rows, snapshots=0, over=False, rounds=12, algorithm=drift)
+    (path / "clusters.csv").unlink()
+    write_table(path / "shift.csv", ("round", "client"), cases.rows_of(("round", "client"), SHIFTED))
+    columns = ("round", "client", "cluster_before", "cluster_after", "detected")
+    write_table(path / "migrations.csv", columns, cases.rows_of(columns, NOTICED))
+    return finish(path, rows, algorithm="FedDrift")
+
+
+def run_with_newcomers(path: Path) -> Path:
+    """Writes a run with names and two newcomers."""
+    path, rows = cases.started_run(path, algorithm={"class_path": "lit_cfl.algorithms.FedEM", "init_args": {}})
+    cases.write_clients(path, [f"station {'CADBHGFEI'[k]}" for k in range(9)], newcomers=2)
+    return finish(path, rows, algorithm="FedEM", **{"test/newcomers_accuracy": 0.40625})
 
 
 def comparison(path: Path) -> list[Path]:
@@ -31,10 +105,10 @@ def study(path: Path) -> list[Path]:
 
 PAGES: dict[str, Callable[[Path], Sequence[Path]]] = {
     "finished_run": lambda path: [cases.finished_run(path)],
-    "unfinished_run": lambda path: [cases.unfinished_run(path)],
-    "run_of_layers": lambda path: [cases.run_of_layers(path)],
-    "drifting_run": lambda path: [cases.drifting_run(path)],
-    "run_with_newcomers": lambda path: [cases.run_with_newcomers(path)],
+    "unfinished_run": lambda path: [unfinished_run(path)],
+    "run_of_layers": lambda path: [run_of_layers(path)],
+    "drifting_run": lambda path: [drifting_run(path)],
+    "run_with_newcomers": lambda path: [run_with_newcomers(path)],
     "two_runs": lambda path: [  # of one algorithm with different options, one of them unfinished
         cases.finished_run(path / "one"),
         cases.started_run(path / "other", (1, 2), cohort_size=3)[0],

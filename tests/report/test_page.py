@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from inside_shown import figure_on, html_of, page_of
-from made_runs import add_own_tables, made_run
+from made_runs import made_run, write_table
 from matplotlib.text import Text
 from PIL import Image
 
@@ -16,6 +16,20 @@ from lit_cfl.pictures.figure import draw
 pytestmark = pytest.mark.nightly  # golden files and definitions state the rest of what pages show
 MOST_BYTES = 2 * 2**20
 HACK = "</script><script>hacked = 1</script>"
+
+
+def add_own_tables(path: Path) -> None:
+    """Adds tables of shifts, migrations and layers to an unfinished run."""
+    shifts = [{"round": 1, "client": 0}, {"round": 3, "client": 0}, {"round": 2, "client": 1}]
+    write_table(path / "shift.csv", ("round", "client"), shifts)
+    moves = [{"round": 2, "client": 0, "cluster_before": 0, "cluster_after": 1}]
+    moves += [{"round": 3, "client": 0, "cluster_before": 1, "cluster_after": 1}]
+    write_table(path / "migrations.csv", ("round", "client", "cluster_before", "cluster_after"), moves)
+    layers = [
+        {"round": 2, "cluster": 0, "layer": name, "silhouette": 0.25 * k, "gap": 0.5, "chosen": k}
+        for k, name in enumerate(["first", "<script>hacked = 1</script>"])
+    ]
+    write_table(path / "layers.csv", ("round", "cluster", "layer", "silhouette", "gap", "chosen"), layers)
 
 
 def test_a_page_has_no_script_fetches_nothing_and_shows_names_as_text(tmp_path: Path):

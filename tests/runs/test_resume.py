@@ -87,18 +87,6 @@ def test_a_finished_run_prints_its_table_and_changes_nothing(ended: Path, capsys
     assert {p: p.read_bytes() for p in ended.rglob("*") if p.is_file()} == before
 
 
-def test_a_run_is_started_in_the_directory_to_resume_and_keeps_its_code(tmp_path: Path, monkeypatch):
-    path, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    monkeypatch.chdir(tmp_path)
-    assert main(["run", *OPTIONS.split(), "--rounds", "1", "--baseline", "null", "--resume", str(path)]) == 0
-    code = yaml.safe_load((path / "config.yaml").read_text())["code"]
-    monkeypatch.chdir(elsewhere)
-    assert main(resume(path, "--rounds", "2")) == 0
-    assert yaml.safe_load((path / "config.yaml").read_text())["code"] == code
-    assert json.loads(torch.load(path / "checkpoint.pt", weights_only=True)["config"])["code"] == code
-
-
 # Another experiment
 
 

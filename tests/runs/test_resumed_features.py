@@ -56,7 +56,7 @@ FEATURES = {
     "scores of clients": f"{QUICK} --evaluation.per_client true --evaluation.class_counts true",
     "fine-tuning": f"{QUICK} --evaluation.fine_tune.length 1 --evaluation.every 2",
     "early stopping": f"{QUICK} --stop.metric val/weighted_accuracy --stop.patience 1",
-    "pictures": f"{QUICK} --pictures.formats [png]",
+    "pictures of both": QUICK.replace("null", "FedAvg") + " --pictures.formats [png]",
 }
 
 

@@ -3,8 +3,10 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from quadratic import ids
@@ -17,6 +19,7 @@ from lit_cfl.evaluation import Evaluation
 from lit_cfl.local_work import LocalCosts
 from lit_cfl.rounds import Round, Traffic
 from lit_cfl.run_totals import RunTotals, costs_row, members, traffic_row
+from lit_cfl.runs import rows as rows_of_runs
 from lit_cfl.runs.rows import client_rows, cluster_rows, membership_arrays, snapshot
 from lit_cfl.runs.shared_clients import ScoredClients, compare_shared, read_scored
 from lit_cfl.scores import CLASSIFIER, Score
@@ -91,13 +94,33 @@ def test_members_are_the_clusters_of_the_clients_that_were_scored(data: Federate
     assert arrays["cluster"].tolist() == [kept.tolist(), (kept + 1).tolist()]
 
 
-def test_a_snapshot_has_found_and_true_clusters_of_the_clients_that_were_compared(data: FederatedData):
-    nothing: Any = None
-    compared = Similarity(ids(4, 1, 0), torch.tensor([[1.0, 0.5, -0.5], [0.5, 1.0, 0.0], [-0.5, 0.0, 1.0]]))
-    found = snapshot(Round(0, nothing, Info(), data, Traffic(), ()), compared, ids(3, 0, 0))
-    assert (found["clients"].tolist(), found["cluster"].tolist()) == ([4, 1, 0], [3, 0, 0])
-    assert found["true_cluster"].tolist() == [0, 1, 1]
-    assert found["similarity"].tolist() == compared.matrix.tolist()
+def of_clients(n: int) -> Any:
+    return SimpleNamespace(data=SimpleNamespace(true_clusters=torch.arange(n) % 2))
+
+
+def test_snapshot_places_clients_by_their_similarity():
+    angles = torch.tensor([0.0, 0.1, 1.5, 1.6])
+    matrix = torch.cos(angles[:, None] - angles)
+    found = snapshot(of_clients(5), Similarity(ids(4, 1, 0, 2), matrix), ids(3, 0, 1, 1))
+    assert (found["clients"].tolist(), found["cluster"].tolist()) == ([4, 1, 0, 2], [3, 0, 1, 1])
+    assert found["true_cluster"].tolist() == [0, 1, 0, 0]
+    assert found["similarity"] == pytest.approx(matrix.numpy(), abs=0.001)
+    plane = found["projection"].astype(float)
+    # distances are exact, since the angles lie in a plane
+    apart = np.linalg.norm(plane[:, None] - plane, axis=2)
+    assert apart == pytest.approx(torch.sqrt(2 - 2 * matrix).numpy(), abs=0.01)
+    one = snapshot(of_clients(1), Similarity(torch.arange(1), torch.eye(1)), torch.zeros(1))
+    assert one["projection"].shape == (1, 2)
+
+
+def test_snapshot_of_many_clients_has_clients_of_each_true_cluster(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rows_of_runs, "_MAX_SNAPSHOT_CLIENTS", 20)
+    found = torch.arange(40) // 20
+    one = snapshot(of_clients(40), Similarity(torch.arange(40), torch.ones(40, 40)), found)
+    assert (len(one["clients"]), int(one["compared"])) == (20, 40)
+    assert np.bincount(one["true_cluster"]).min() > 4  # clients 0, 2, 4, ... are all in true cluster 0
+    assert one["cluster"].tolist() == found[one["clients"]].tolist()
+    assert (np.diff(one["clients"]) > 0).all()
 
 
 def moves(*examples: int) -> ShiftLog:

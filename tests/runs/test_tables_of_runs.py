@@ -99,13 +99,6 @@ def test_scores_per_client_and_round_agree_with_the_other_files_and_the_labels(t
         assert row.tolist() == torch.bincount(labels, minlength=10).tolist()
 
 
-def test_a_resume_removes_rounds_that_were_not_saved(tmp_path: Path):
-    parts = run(experiment(rounds=2), tmp_path / "run").path / "client_rounds.parquet"
-    (parts / "00000009.parquet").write_bytes(b"of a round that was not saved")
-    run(experiment(), tmp_path / "run", mode="resume")
-    assert sorted(file.name for file in parts.iterdir()) == ["00000002.parquet", "00000004.parquet"]
-
-
 @dataclass(frozen=True)
 class Tells(FedAvg):
     """FedAvg that reports its cohorts in a table."""
@@ -123,7 +116,7 @@ class Tells(FedAvg):
         return state, replace(info, tables={"cohorts": rows}, clusters=known)
 
 
-def test_rows_and_columns_of_an_algorithm_are_in_their_files_once_also_after_a_resume(tmp_path: Path):
+def test_rows_and_columns_of_an_algorithm_are_in_their_files(tmp_path: Path):
     run(digits(algorithm=Tells(), rounds=2), tmp_path / "whole")
     rows = read_table(tmp_path / "whole" / "cohorts.csv")
     assert list(rows[0]) == ["round", "client", "examples"]
@@ -132,10 +125,6 @@ def test_rows_and_columns_of_an_algorithm_are_in_their_files_once_also_after_a_r
     assert all(row["examples"] > 0 for row in rows[1:])
     row = read_table(tmp_path / "whole" / "clusters.csv")[0]
     assert (row["u"], row["v"], row["parent"]) == (0.5, None, None)
-    run(digits(algorithm=Tells(), rounds=1), tmp_path / "parts")
-    run(digits(algorithm=Tells(), rounds=2), tmp_path / "parts", mode="resume")
-    for name in ("cohorts.csv", "clusters.csv"):
-        assert (tmp_path / "parts" / name).read_text() == (tmp_path / "whole" / name).read_text()
 
 
 def test_a_run_is_not_resumed_with_other_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

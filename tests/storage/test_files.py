@@ -107,6 +107,16 @@ def test_file_with_code_is_not_loaded(tmp_path: Path):
     assert not ran.exists()
 
 
+def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path):
+    checkpoint.Checkpoint(tmp_path).save({"round": 1}, {"count": 1})
+    content = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    unnumbered = {name: value for name, value in content.items() if name != "format"}
+    for other, named in ((content | {"format": 2}, "format 2"), (unnumbered, "is not a checkpoint")):
+        torch.save(other, tmp_path / "checkpoint.pt")
+        with pytest.raises(InputError, match=rf"checkpoint\.pt .*{named}"):
+            checkpoint.Checkpoint(tmp_path).load()
+
+
 def test_text_of_a_table_is_saved_once_and_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(csv_log, "_PART", 100)
     table, checkpoint_ = CsvLog(tmp_path / "a.csv", ("round", "x")), checkpoint.Checkpoint(tmp_path)

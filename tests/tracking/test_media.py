@@ -44,3 +44,13 @@ def test_of_the_last_bytes_of_a_table_no_half_row_is_read(tmp_path: Path, monkey
     table.append({"round": number, "what": number / 2} for number in range(1000, 1040))  # 11 bytes each
     assert latest_rows(table.path, table.size) == [{"round": k, "what": k / 2} for k in range(1032, 1040)]
     assert latest_rows(table.path, 33) == [{"round": k, "what": k / 2} for k in (1000, 1001)]  # all of them
+
+
+def test_wandb_gets_the_histogram_of_the_clients_that_have_a_score():
+    values = np.array([0.02, 0.99, 0.97, np.nan, 0.5])
+    (histogram,) = media(
+        SimpleNamespace(values=values, score=ACCURACY, tables={}, clusters=[]), {}, with_tables=False
+    ).values()
+    assert sum(histogram.histogram) == 4
+    assert (histogram.histogram[0], histogram.histogram[-1]) == (1, 2)
+    assert (histogram.bins[0], histogram.bins[-1]) == (0.0, 1.0)  # the whole range of an accuracy, whatever its values

@@ -3,10 +3,8 @@
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
-import numpy as np
 import pytest
 import torch
 from digits_experiment import digits
@@ -20,11 +18,9 @@ from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.runs.run import RunCallbacks, run
-from lit_cfl.scores import ACCURACY
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tasks import Classification
 from lit_cfl.tracking.artifacts import cluster_models
-from lit_cfl.tracking.media import media
 from lit_cfl.tracking.offline import last_kept_round, mark_complete, set_offline_aside, sync_line
 from lit_cfl.tracking.options import Tracking
 from lit_cfl.tracking.trackers import Trackers
@@ -141,16 +137,6 @@ def test_line_names_what_waits_to_be_uploaded_and_the_caller_of_a_run_is_told_on
     told: list[str] = []
     run(digits(rounds=1), runs[1], RunCallbacks(notice=told.append))
     assert told == [sync_line(runs[1:])]
-
-
-def test_wandb_gets_the_histogram_of_the_clients_that_have_a_score():
-    values = np.array([0.02, 0.99, 0.97, np.nan, 0.5])
-    (histogram,) = media(
-        SimpleNamespace(values=values, score=ACCURACY, tables={}, clusters=[]), {}, with_tables=False
-    ).values()
-    assert sum(histogram.histogram) == 4
-    assert (histogram.histogram[0], histogram.histogram[-1]) == (1, 2)
-    assert (histogram.bins[0], histogram.bins[-1]) == (0.0, 1.0)  # the whole range of an accuracy, whatever its values
 
 
 # Models

@@ -13,11 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from processes import left
-from studies import SLOW, base, study_file, tune_command
+from studies import SLOW, STUDY, base, study_file, tune_command
 
+import lit_cfl
 from lit_cfl.cli.main import main
+from lit_cfl.storage.yaml_files import parse_yaml
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("no_figures")]
 Whole = tuple[Path, int, str, list[int]]  # a study's directory, exit code, output and remaining processes
@@ -194,3 +197,26 @@ def test_trials_that_fail_or_take_too_long_are_listed_and_the_others_continue(
     assert (failed["rounds"], failed["val/weighted_accuracy"]) == ("2", "")
     assert "Traceback" in (study / "trials" / failed["trial_id"] / "error.txt").read_text()
     assert rows["0.1", "9.0"]["error"].startswith("the trial took longer than limits.trial_minutes allows (0.25)")
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("cluster")
+def test_content_of_a_study_is_searched_and_its_tables_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Through `lit_cfl.tune` in Python."""
+    monkeypatch.chdir(tmp_path)
+    lines: list[str] = []
+    found = lit_cfl.tune(STUDY | {"num_repeats": 2}, ["--limits.trials", "2"], study_dir="study", say=lines.append)
+    assert found.path == Path("study")
+    assert list(found.trials["trial_id"]) == ["0000", "0001"]
+    assert found.trials["status"].eq("finished").any()
+    pd.testing.assert_frame_equal(
+        found.trials, pd.read_csv("study/trials.csv", dtype={"trial_id": str, "repeats": str})
+    )
+    assert found.best is not None
+    assert found.best["val/weighted_accuracy"] == found.trials["val/weighted_accuracy"].max()
+    assert found.repeated is not None
+    assert {run["seed"] for run in found.repeated.runs} == {1, 2}
+    recorded = parse_yaml(Path("study/study.yaml").read_text())
+    assert [folder for folder in recorded["base"]["code"] if "lit-cfl-" in folder] == []
+    again = lit_cfl.tune(resume="study", say=lines.append)
+    pd.testing.assert_frame_equal(again.trials, found.trials)
