@@ -51,12 +51,20 @@ class Recorder:
         self._clusters: list[Row] = []  # rows of clusters.csv of the latest round
         self._ended = False  # True if the latest round is the last
         self._unsaved: tuple[dict[str, Any], State, FederatedData] | None = None
-        self.notices: Sequence[str] = ()  # notices of this process
-        self._notices_before: Sequence[str] = ()  # of earlier processes of this run
+        self._notices: Sequence[str] = ()  # of this process
+        self._prepared = 0  # number of those that were given before the first round
+        self._notices_before: Sequence[str] = ()  # of the rounds of earlier processes
+
+    def keep(self, notices: Sequence[str]) -> None:
+        """Keeps the notices of this process, to which others are added while the run lasts.
+
+        A resumed run is prepared again, and gives those of its preparation again, perhaps for another number of rounds.
+        """
+        self._notices, self._prepared = notices, len(notices)
 
     @property
-    def _all_notices(self) -> list[str]:
-        return list(dict.fromkeys([*self._notices_before, *self.notices]))
+    def _notices_of_rounds(self) -> list[str]:
+        return list(dict.fromkeys([*self._notices_before, *self._notices[self._prepared :]]))
 
     @property
     def completed(self) -> int:
@@ -168,7 +176,7 @@ class Recorder:
             "digests": dict(self.directory.digests),
             **self.directory.texts(),
             "seconds": self._seconds_elapsed(),
-            "notices": self._all_notices,
+            "notices": self._notices_of_rounds,
             **self.prepared.totals.content(),
         }
 
@@ -208,7 +216,8 @@ class Recorder:
             self._warn_untrained(r.number)
         note_loss_above_guessing(self.engine.template, r.info.loss, r.data.examples.num_labels)
         memberships = self.prepared.totals.memberships_with(r, evaluation)
-        more = {"stopped": stopped, "notes": self._all_notices}
+        notes = list(dict.fromkeys([*self._notices[: self._prepared], *self._notices_of_rounds]))
+        more = {"stopped": stopped, "notes": notes}
         return write_end(self.prepared, self.directory, r, evaluation, memberships, self.prepared.totals.best, more)
 
     def _warn_untrained(self, rounds: int) -> None:

@@ -371,7 +371,7 @@ def _record(recorder: Recorder, callbacks: RunCallbacks, notices: Sequence[str])
     Args:
         notices: Notices given so far, to which later ones are added while the run lasts.
     """
-    recorder.notices = notices
+    recorder.keep(notices)
     callbacks.activity(Activity("starting the trackers"))
     experiment, directory, config = recorder.experiment, recorder.directory, recorder.prepared.config()
     known = (directory.run_id, directory.rows, directory.rounds_logged)

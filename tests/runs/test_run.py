@@ -13,6 +13,7 @@ import torch
 from digits_experiment import digits, timeless_rows
 from inside_shown import page_of, printed
 
+from lit_cfl import Experiment
 from lit_cfl.algorithms import FedAvg, FedGroup
 from lit_cfl.datamodules import ArrayData, Digits
 from lit_cfl.early_stopping import StopRule
@@ -124,11 +125,14 @@ def test_notes_outlast_a_kill_and_are_shown_with_the_result(tmp_path: Path):
     class Killed(BaseException):
         pass
 
-    rng, path = np.random.default_rng(0), tmp_path / "run"
-    large = ArrayData(1000 * rng.normal(size=(120, 3)), np.arange(120) % 2, client=np.arange(120) % 6)
-    task = lambda: Classification(MCLR([3], 2), partial(torch.optim.SGD, lr=1e-6))  # noqa: E731
-    algorithm, checkpoint = FedAvg(), CheckpointPlan(every_seconds=0)
-    experiment = digits(data=large, task=task, algorithm=algorithm, cohort_size=3, checkpoint=checkpoint)
+    path = tmp_path / "run"
+
+    def of_large_numbers() -> Experiment:
+        inputs = 1000 * np.random.default_rng(0).normal(size=(120, 3))
+        data = ArrayData(inputs, np.arange(120) % 2, client=np.arange(120) % 6)
+        task = lambda: Classification(MCLR([3], 2), partial(torch.optim.SGD, lr=1e-6))  # noqa: E731
+        checkpoint = CheckpointPlan(every_seconds=0)
+        return digits(data=data, task=task, algorithm=FedAvg(), cohort_size=3, checkpoint=checkpoint)
 
     def give_note_and_die(row: dict[str, Any]) -> None:
         if row["round"] == 2:
@@ -136,10 +140,11 @@ def test_notes_outlast_a_kill_and_are_shown_with_the_result(tmp_path: Path):
         warnings.warn("only the first process says this", Notice, stacklevel=1)
 
     with pytest.warns(Notice), pytest.raises(Killed):
-        run(experiment, path, RunCallbacks(row=give_note_and_die))
-    with pytest.warns(Notice, match="training diverges"):
-        finished = run(experiment, path, mode="resume")  # the data are loaded already, so the first note is not new
+        run(of_large_numbers(), path, RunCallbacks(row=give_note_and_die))
+    with pytest.warns(Notice, match="training diverges") as shown:
+        finished = run(of_large_numbers(), path, mode="resume")
     notes = finished.summary["notes"]
+    assert [str(one.message) for one in shown] == [notes[0], notes[2]]  # each once
     assert [note[:14] for note in notes] == ["input columns ", "only the first", "the training l"]
     assert finished.summary == json.loads((path / "summary.json").read_text())
     assert mean_summary([finished.summary, finished.summary])["notes"] == notes
