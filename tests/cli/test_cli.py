@@ -58,6 +58,7 @@ def test_options_of_the_file_that_another_class_drops_or_keeps_are_named(words: 
         ),
         ("run --data.help ArrayData", ["--data.columns"], []),
         ("data --data.help=Digits", ["--data.num_clients"], []),
+        ("data --config quickstart --print_config", ["num_clients: 40"], ["epochs:"]),
         # not of subclasses of a type that no option may name
         ("run --algorithm.help FedGroup", ["--algorithm.num_clusters", "Number of epochs or steps"], ["Tensor"]),
     ],

@@ -66,6 +66,27 @@ def test_a_picture_of_a_run_may_fail_and_is_drawn_once_it_can_be(
     assert folder.draw(view) == {}
 
 
+@pytest.mark.parametrize(("full_at", "left"), [("memberships", False), ("curve with the baseline", True)])
+def test_a_full_disk_at_the_last_pictures_of_a_run_is_an_error(
+    full_at: str, left: bool, pictures: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Otherwise the run ended with exit code 0 and without its digests. `left`: The run itself was complete."""
+
+    def write(figure: object, path: Path, formats: object) -> list[Path]:
+        if path.name == full_at or (full_at.startswith("curve") and (tmp_path / "run/baseline/SHA256SUMS").exists()):
+            raise SaveError(f"{path}.png could not be written (No space left on device)")
+        return []
+
+    monkeypatch.setattr("lit_cfl.pictures.folder.write_figure", write)
+    experiment = digits(baseline=FedAvg(), pictures=Pictures(["png"]))
+    with pytest.raises(SaveError, match="could not be written"):
+        run(experiment, tmp_path / "run")
+    assert (tmp_path / "run" / "SHA256SUMS").exists() == left
+    monkeypatch.setattr("lit_cfl.pictures.folder.write_figure", lambda figure, path, formats: [])
+    run(experiment, tmp_path / "run", mode="resume")
+    assert (tmp_path / "run" / "SHA256SUMS").exists()
+
+
 def test_runs_comparisons_and_data_end_without_a_picture_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("lit_cfl.runs.run.draw_both", fails)

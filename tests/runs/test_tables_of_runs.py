@@ -99,6 +99,13 @@ def test_scores_per_client_and_round_agree_with_the_other_files_and_the_labels(t
         assert row.tolist() == torch.bincount(labels, minlength=10).tolist()
 
 
+def test_a_resume_removes_rounds_that_were_not_saved(tmp_path: Path):
+    parts = run(experiment(rounds=2), tmp_path / "run").path / "client_rounds.parquet"
+    (parts / "00000009.parquet").write_bytes(b"of a round that was not saved")
+    run(experiment(), tmp_path / "run", mode="resume")
+    assert sorted(file.name for file in parts.iterdir()) == ["00000002.parquet", "00000004.parquet"]
+
+
 @dataclass(frozen=True)
 class Tells(FedAvg):
     """FedAvg that reports its cohorts in a table."""

@@ -150,6 +150,15 @@ def test_new_directory_says_what_the_run_is(tmp_path: Path):
     assert (path / "clusters.csv").read_text() == ",".join(CLUSTERS) + "\n"
 
 
+def test_files_of_a_run_that_was_stopped_while_starting_are_replaced_and_others_are_not(tmp_path: Path):
+    for _ in range(2):
+        new_directory(tmp_path)
+        (tmp_path / "config.yaml").unlink()  # the file that is written last
+    (tmp_path / "checkpoint.pt").touch()
+    with pytest.raises(InputError, match=r"no config\.yaml, but holds .*checkpoint\.pt"):
+        new_directory(tmp_path)
+
+
 def test_nan_and_missing_values_are_blank(tmp_path: Path):
     directory = new_directory(tmp_path)
     written = directory.add_row({"round": 0, "val/loss": float("nan"), "train/loss": np.float64("nan")})
