@@ -1,5 +1,6 @@
 """Tests `lit-cfl run`: its output, its help, its notes, and how it ends."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,10 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_printed_and_recorded_configurations_repeat_the_run(capsys: pytest.CaptureFixture[str]):
     assert main(["run", "--config", "quickstart", "--print_config", *FAST]) == 0
     Path("printed.yaml").write_text(capsys.readouterr().out)
+    handler = signal.getsignal(signal.SIGTERM)
     for config, folder in (("printed.yaml", "a"), ("a/config.yaml", "b")):
         assert main(["run", "--config", config, "--run_dir", folder]) == 0
+    assert signal.getsignal(signal.SIGTERM) == handler  # a run replaces it only until its end
     assert timeless_rows(Path("a")) == timeless_rows(Path("b"))
     first, second = (yaml.safe_load(Path(d, "config.yaml").read_text()) | {"code": None} for d in "ab")
     assert first == second

@@ -101,6 +101,17 @@ def test_several_seeds_are_whole_runs_and_their_means(tmp_path: Path):
     assert alone["test/weighted_accuracy"] == parts[1]["test/weighted_accuracy"]
 
 
+def test_newcomers_join_after_training_and_are_scored(tmp_path: Path):
+    summary = run(digits(data=Digits(12, newcomers=0.25)), tmp_path / "run").summary
+    rows = read_table(tmp_path / "run" / "clients.csv")
+    held_out = [row for row in rows if row["newcomer"]]
+    assert len(held_out) == 3
+    assert all(row["cluster"] is not None and row["accuracy"] is not None for row in held_out)
+    assert 0 < summary["test/newcomers_accuracy"] <= 1
+    members = np.load(tmp_path / "run" / "memberships.npz")["cluster"][-1]
+    assert all(members[row["client"]] == -1 for row in held_out)
+
+
 def trained_at(rate: float) -> Callable[[], Classification]:
     return lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=rate))
 
