@@ -106,7 +106,9 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
         "classes; set shift_metric to loss or features",
     ),
     (
-        lambda: IFCA(**MIGRATING, shift_metric="features").init(line(0.0, centers=torch.zeros(1, 1).long()), rng()),
+        lambda: IFCA(**MIGRATING, shift_metric="features").init(
+            line(0.0, centers=torch.zeros(1, 1).long(), start=f64(2)), rng()
+        ),
         "torch.int64 | set shift_metric to loss",
     ),
 ]
