@@ -139,23 +139,20 @@ class ArrayData(PooledDataModule):
 
     def _arrange(self, pool: Pool, arrays: Mapping[str, Any]) -> Pool:
         """Numbers marked test examples last, or all examples in the order of time, if the arrays have either."""
-        count, self._times = pool.num_train, None
-        if "time" in arrays:
-            keys = self._times = times_of(_column("time", arrays["time"], count), "time")
-        elif "is_test" in arrays:
-            keys = _marks(_column("is_test", arrays["is_test"], count))
-        else:
-            return pool
         if {"is_test", "time"} <= arrays.keys():
             raise InputError("time and is_test both say which examples are for testing; leave one of them out")
+        name = next((one for one in ("time", "is_test") if one in arrays), None)
+        if name is None:
+            return pool
+        column = _column(name, arrays[name], pool.num_train)
+        keys = times_of(column, name) if name == "time" else _marks(column)
         order = torch.from_numpy(np.argsort(keys, kind="stable"))
         examples = replace(pool.examples, inputs=pool.examples.inputs[order], labels=pool.examples.labels[order])
         owner = None if pool.owner is None else pool.owner[order]
         self._clusters = None if self._clusters is None else self._clusters[order]
-        if self._times is None:
-            return replace(pool, examples=examples, num_train=int((~keys).sum()), owner=owner)
-        self._times = self._times[order.numpy()]
-        return replace(pool, examples=examples, owner=owner, is_ordered=True)
+        if name == "time":
+            return replace(pool, examples=examples, owner=owner, is_ordered=True)
+        return replace(pool, examples=examples, num_train=int((~keys).sum()), owner=owner)
 
     def _partition(self, rng: np.random.Generator) -> Division:
         for option, test in {"test": self.test, "partition.test": getattr(self._chosen, "test", None)}.items():
@@ -166,8 +163,6 @@ class ArrayData(PooledDataModule):
         self.partition = self._chosen or self._usual_partition()
         division = super()._partition(rng)
         division = replace(division, skew=skew_name(division.skew, self.skew_kind))
-        if self._times is not None:
-            _note_ties(division, self._times)
         if self._clusters is None:
             return division
         # true clusters are computed from the examples, since a partition may leave out or renumber clients
@@ -200,22 +195,6 @@ def _require_arrays_or_source(arrays: Mapping[str, Any], source: object) -> None
         raise InputError(
             f"{given or 'nothing'} given; give x, and y if you have it, or the path of a source alone: {_TABLE}, a "
             ".npz, or a folder of .npz"
-        )
-
-
-def _note_ties(division: Division, times: np.ndarray) -> None:
-    """Warns of clients with a training and a test example of the same time; `times` are those of all examples `[N]`."""
-    both = (division.train.sizes.minimum(division.test.sizes) > 0).nonzero().flatten()
-    last, first = division.train.select(both), division.test.select(both)
-    before, after = times[last.values[last.starts + last.sizes - 1]], times[first.values[first.starts]]
-    if len(tied := np.flatnonzero(before == after)):
-        time, client = before[tied[0]], int(both[tied[0]])
-        shown = np.datetime_as_string(time, unit="auto") if before.dtype.kind == "M" else time
-        warnings.warn(
-            f"client {division.names[client] if division.names else client} has examples of the time {shown} both "
-            f"before and in its test data (clients with such ties: {len(tied)}), in the order of the source",
-            Notice,
-            stacklevel=3,
         )
 
 

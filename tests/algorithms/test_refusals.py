@@ -1,13 +1,14 @@
 """Tests what algorithms refuse: options that do not fit each other, and data or wrappers that they cannot use."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from digits_experiment import digits
-from few_rounds import Median, begin, last
+from few_rounds import begin, last
 from own_arrays import assert_refused
 from quadratic import Clients, clients_at, f64, ids, quadratic_clients, rng
 from torch.optim import LBFGS, SGD
@@ -22,6 +23,7 @@ from lit_cfl.algorithms import (
     FedAvg,
     FedDrift,
     FedGroup,
+    Info,
     LayerCFL,
     Local,
     Oracle,
@@ -35,6 +37,14 @@ from lit_cfl.testing import QuadraticWork
 
 class Mixing(FedAvg):
     mixes_models = True
+
+
+class Median(FedAvg):
+    """Algorithm that does not average by `mean_by_cluster`, as server optimizers need."""
+
+    def round(self, state, cohort, work, rng):
+        rows = work.fit(state.models, cohort).rows
+        return replace(state, models=rows.median(0, keepdim=True).values), Info(up=len(cohort))
 
 
 def line(*centers: float, **changes: Any) -> Clients:
