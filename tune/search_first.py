@@ -178,6 +178,7 @@ def _study(comparison: Comparison, name: str) -> Study:
     elif points is None:
         points = _own_setting_at(search.rates, space, experiment.to_dict())
         points = points if search.minutes is not None else points[: trials - 1]
+        trials = min(trials, len(points) + 1) if space.keys() == {_RATE} else trials
     return Study(
         base=experiment.to_dict() | {"seeds": search.seeds},
         space=space,
@@ -288,7 +289,7 @@ def _row(name: str, study: Study, result: StudyResult) -> Row:
 
 def _notes(search: SearchFirst, rows: Sequence[Row]) -> list[str]:
     """Describes the searches below the table of the comparison."""
-    budget = f"{search.trials} trials" if search.minutes is None else f"{search.minutes:g} core minutes"
+    budget = f"at most {search.trials} trials" if search.minutes is None else f"{search.minutes:g} core minutes"
     seeds = join_ids(search.seeds)
     notes = [
         f"Settings: the best of {budget} each, on validation data under other seeds ({seeds}); see {SEARCH_TABLE}."
@@ -296,6 +297,9 @@ def _notes(search: SearchFirst, rows: Sequence[Row]) -> list[str]:
     for row in rows:
         if row.get("best") is None:
             notes.append(f"{row['algorithm']} is left out, as no trial of its search has finished: {row['error']}.")
-        elif len(search.rates) > 1 and row["rate"] in (min(search.rates), max(search.rates)):
-            notes.append(f"{row['algorithm']} chose the last learning rate of the list; --search.rates can extend it.")
+        elif len(search.rates) > 2 and row["rate"] in (min(search.rates), max(search.rates)):
+            end = "lowest" if row["rate"] == min(search.rates) else "highest"
+            notes.append(
+                f"{row['algorithm']} chose the {end} learning rate, {row['rate']:g}; --search.rates can add others."
+            )
     return notes

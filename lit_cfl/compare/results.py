@@ -1,6 +1,6 @@
 """The results of a comparison: one row per run, one row per algorithm, and notes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, floor, log10
@@ -103,6 +103,7 @@ def collect(comparison: Comparison, path: Path, errors: Mapping[Job, str]) -> Re
     losing, point = losing_clients(gains), 0.01 if score.is_share else abs(rows[0]["test_mean"] or 0) / 100
     for row in rows[1:]:
         row |= _difference(done, row["algorithm"], comparison.names[0], score, point) | losing.get(row["algorithm"], {})
+    mark_best(rows, score, lambda name, best: _gain(_difference(done, name, best, score, point)))
     gaps = gaps_closed(rows, runs, score)
     rows = [row | dict(zip(_GAP, gaps.get(row["algorithm"], (None, None, None)), strict=True)) for row in rows]
     tables = {name: [rows for job, rows in metrics.items() if job.name == name] for name in comparison.names}
@@ -201,6 +202,23 @@ def _difference(done: Mapping[Job, Row], name: str, first: str, score: Score, po
     needed = None if gain.deviation is None or not point else seeds_needed(point, gain.deviation)
     row |= {"point": point, "seeds_needed": needed}
     return row | {"difference": gain.mean, "difference_low": gain.low, "difference_high": gain.high}
+
+
+def mark_best(rows: Sequence[Row], score: Score, gain: Callable[[str, str], Interval]) -> None:
+    """Sets `is_best` for the algorithm with the best mean test score, and for those not told from it by a t test.
+
+    Args:
+        rows: Rows of algorithms.
+        score: Score to compare.
+        gain: Returns the paired gain of an algorithm over another one, by their names.
+    """
+    known = [row for row in rows if row["test_mean"] is not None]
+    if len(known) > 1:
+        best = (max if score.higher_is_better else min)(known, key=lambda row: row["test_mean"])
+        for row in known:
+            found = gain(row["algorithm"], best["algorithm"])
+            is_equal = found.margin is not None and abs(found.mean or 0.0) <= found.margin
+            row["is_best"] = row is best or is_equal
 
 
 Share = tuple[float, float | None, float | None]  # share of a gap, and the ends of its interval

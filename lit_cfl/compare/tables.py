@@ -15,7 +15,6 @@ from lit_cfl.compare.results import COLUMNS, NOTE_ON_COSTS, Results, run_columns
 from lit_cfl.metric_names import Row
 from lit_cfl.progress.console import new_console
 from lit_cfl.progress.tables import mebibytes, new_table, number
-from lit_cfl.statistics import paired_difference
 from lit_cfl.storage.atomic_writes import write_atomically, write_text
 from lit_cfl.storage.csv_log import write_rows
 
@@ -147,7 +146,7 @@ def as_latex(results: Results, shown: Sequence[str] = TABLE) -> str:
     The default columns fit a column of 3.3 inches in `\small`; unknown ones are left out. The best test score is bold,
     and so are those that a paired t test at 5 % does not tell from it.
     """
-    best, digits, unit = _best(results), 3, ""
+    digits, unit = 3, ""
     if results.score.is_share:
         results, digits, unit = replace(results, rows=list(map(_in_percent, results.rows))), 1, " (%)"
     known = _columns(results, digits, unit)
@@ -155,7 +154,7 @@ def as_latex(results: Results, shown: Sequence[str] = TABLE) -> str:
     first, *figures = cells(results, [known[name] for name in names])
     headings, lines = list(map(latex, first)), [[latex(name), *map(_latex_figure, rest)] for name, *rest in figures]
     for row, line in zip(results.rows, lines, strict=True):
-        if row["algorithm"] in best and "test" in names:
+        if row.get("is_best") and "test" in names:
             line[names.index("test")] = re.sub(r"^\S+", r"\\textbf{\g<0>}", line[names.index("test")])
     # LaTeX would take a [ or * at the start of a line as an argument of the \\ before it
     rows = ["{}" * line[0].startswith(("[", "*")) + " & ".join(line) + r" \\" for line in lines]
@@ -174,20 +173,6 @@ def as_latex(results: Results, shown: Sequence[str] = TABLE) -> str:
 
 def _in_percent(row: Row) -> Row:
     return {name: 100 * row[name] if _SHARE.match(name) and row[name] is not None else row[name] for name in row}
-
-
-def _best(results: Results) -> set[str]:
-    """Names the algorithm with the best mean test score, and those that a paired t test does not tell from it."""
-    means = {row["algorithm"]: row["test_mean"] for row in results.rows if row["test_mean"] is not None}
-    if len(means) < 2:
-        return set()
-    best = (max if results.score.higher_is_better else min)(means, key=means.__getitem__)
-    values: dict[str, dict[int, float | None]] = {row["algorithm"]: {} for row in results.rows}
-    for run in results.runs:
-        values[run["algorithm"]][run["seed"]] = run.get(f"test_{results.score.name}")
-    gaps = {name: paired_difference(values[name], values[best]) for name in means}
-    equal = {name for name, gap in gaps.items() if gap.margin is not None and abs(gap.mean or 0.0) <= gap.margin}
-    return {best, *equal}
 
 
 def latex(text: str) -> str:

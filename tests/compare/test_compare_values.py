@@ -7,10 +7,10 @@ from golden_cases import change_summary, compared_experiments, compared_runs
 from made_runs import write_table
 
 from lit_cfl.compare.comparison import Comparison
-from lit_cfl.compare.results import Results, _difference, collect
+from lit_cfl.compare.results import Results, _difference, _gain, collect, mark_best
 from lit_cfl.metric_names import METRICS
 from lit_cfl.runs.many import Job
-from lit_cfl.scores import Score
+from lit_cfl.scores import CLASSIFIER, Score
 from lit_cfl.statistics import seeds_needed
 from lit_cfl.storage.csv_log import read_table
 
@@ -91,3 +91,22 @@ def test_pair_whose_shared_clients_have_no_known_figure_is_not_counted(tmp_path:
         summaries[job] = summary | {"test/weighted_perplexity": 9.0}
     found = _difference(summaries, "B", "A", score, 0.01)
     assert (found["pairs"], found["pairs_unknown"], found["difference"]) == (0, 1, None)
+
+
+@pytest.mark.parametrize(("shared", "is_best"), [((0.5, 0.625), True), ((0.25, 0.25), False)])
+def test_what_is_not_told_from_the_best_on_the_clients_that_both_score_is_marked(
+    tmp_path: Path, shared: tuple[float, float], is_best: bool
+):
+    """B has client 1, too, with 0.5 under both seeds; on the clients of its own it is better than A."""
+    score, summaries = CLASSIFIER[0], {}
+    summary = {"clients/evaluated": 2, "clusters/assigned": 2, "clusters/unobserved": 1}
+    for seed, value in enumerate(shared):
+        for name, clients in (("A", {0: 0.25, 1: value}), ("B", {1: 0.5, 2: 1.0})):
+            job = Job(tmp_path, name, seed, 1)
+            job.folder.mkdir(parents=True)
+            rows = [{"client": k, "n_test": 1, "newcomer": 0, score.name: own} for k, own in clients.items()]
+            write_table(job.folder / "clients.csv", list(rows[0]), rows)
+            summaries[job] = summary | {"test/weighted_accuracy": sum(clients.values()) / 2}
+    rows = [{"algorithm": "A", "test_mean": 0.4}, {"algorithm": "B", "test_mean": 0.75}]
+    mark_best(rows, score, lambda name, best: _gain(_difference(summaries, name, best, score, 0.01)))
+    assert [row["is_best"] for row in rows] == [is_best, True]
