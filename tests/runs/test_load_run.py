@@ -44,12 +44,13 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Tables and models
 
 
-def test_a_saved_run_holds_configuration_metrics_and_memberships(path: Path):
+def test_a_saved_run_holds_configuration_metrics_and_memberships(path: Path, monkeypatch: pytest.MonkeyPatch):
     saved, rows = load_run(path), read_table(path / "metrics.csv")
     assert saved.config["algorithm"]["class_path"].endswith("FedGroup")
     assert saved.memberships["cluster"][-1].tolist() == saved.served().index.tolist()
     assert saved.clients["cluster"].tolist() == saved.served().index.tolist()
-    assert f"{path}: FedGroup, round 4 of 4; " in repr(saved)
+    monkeypatch.chdir(path.parent)
+    assert repr(load_run(path.name)).startswith(f"<SavedRun {path.name}: FedGroup, round 4 of 4; ")
     assert list(saved.metrics) == list(rows[0])
     assert saved.metrics["round"].tolist() == [1, 2, 3, 4]
     for name in ("test/weighted_accuracy", "train/loss", "clusters/churn"):
