@@ -40,7 +40,7 @@ from cosmic_ray.mutating import mutate_code
 
 ROOT = Path.cwd()
 SUITE = re.compile(r"test_(contract|algorithms_on_data|buffers|limits)\.py")
-SKIP = re.compile(r"VariableReplacer|VariableInserter|no.?op", re.I)
+SKIP = re.compile(r"VariableReplacer|VariableInserter|ExceptionReplacer|no.?op", re.I)  # the third one fails in 8.7
 
 
 def ignored(source, skip_classes=False):
