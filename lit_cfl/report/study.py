@@ -7,6 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from lit_cfl.compare.arguments import SEARCHES
 from lit_cfl.errors import count_noun
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.figure import finite_number
@@ -130,9 +131,12 @@ def section(study: SavedStudy, name: str, guard: DrawingGuard) -> Section:
     if best.exists():
         row = study.objective.best(study.finished)
         trial = f"lit-cfl report {quote(str(path / 'trials' / str(row['trial_id'])))}\n" if row else ""
-        more = f"lit-cfl tune --resume {quote(str(path))} --limits.trials {len(study.trained) + 10}"
-        commands = f"{trial}lit-cfl run --config {quote(str(best))}\n{more}"
-        blocks.append(Code(commands, "Commands: the best trial's page, its experiment again, more trials"))
+        commands = f"{trial}lit-cfl run --config {quote(str(best))}"
+        what = "the best trial's page, its experiment again"
+        if path.parent.name != SEARCHES:  # the runs of a comparison have the best setting so far
+            commands += f"\nlit-cfl tune --resume {quote(str(path))} --limits.trials {len(study.trained) + 10}"
+            what += ", more trials"
+        blocks.append(Code(commands, f"Commands: {what}"))
     return Section(f"Search {study.content.get('name', path.name)}", blocks)
 
 

@@ -252,6 +252,7 @@ def test_the_page_has_the_table_and_each_search(searched: tuple[Path, str]):
     (section,) = (one for one in page.sections if one.title == "Searches")
     assert [part.title for part in section.parts] == ["Broken", "FedAvg", "IFCA"]
     assert [row[0] for row in table_on(page, "Chosen settings")] == ["algorithm", "FedAvg", "Broken", "IFCA"]
+    assert "tune --resume" not in repr(section)  # more trials would not be those that chose
 
 
 @pytest.mark.ray
