@@ -106,7 +106,10 @@ def test_files_hold_the_score_of_each_client_and_cluster_and_a_run_can_stop_by_i
     stop = StopRule(metric="val/weighted_f1", target=0.01)
     tuned = EvaluationPlan(fine_tune=Budget(1))
     sgd, names = partial(torch.optim.SGD, lr=0.1), ["f1", "f1_3"]
-    task = lambda: Classification(MCLR([1, 8, 8], 10), sgd, scores=names)  # noqa: E731
+
+    def task() -> Classification:
+        return Classification(MCLR([1, 8, 8], 10), sgd, scores=names)
+
     few = Digits(num_clients=40, validation=0.1)  # nine test examples each, so that some clients have no 3
     path = run(digits(task=task, data=few, stop=stop, evaluation=tuned), tmp_path).path
     (row,) = read_table(path / "metrics.csv")

@@ -151,7 +151,7 @@ def _space(
         return dict(given)
     common = {} if _rate_of(experiment) is None else {_RATE: {"choice": list(rates)}}
     if not given and not common:
-        raise InputError(f"there is nothing to search for {name}, since its task has no {_RATE}; {remedy}")
+        raise InputError(f"{name} has no option to search, since its task has no {_RATE}; {remedy}")
     return common | dict(given)
 
 

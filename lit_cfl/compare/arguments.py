@@ -20,8 +20,8 @@ from lit_cfl.storage.given_paths import expand_home, require_own_kind, suggest_d
 RECORD = "compare.yaml"  # file in the directory of a comparison
 Section = Mapping[str, Any]  # class_path and init_args of an algorithm
 SEARCHES = "searches"  # folder of the searches that came before the runs, one study for each algorithm
-SEARCH_TABLE = "search.csv"
-_TABLES = ("results.md", "results.csv", "results.tex", "runs.csv", "client_gains.csv", SEARCH_TABLE)
+SEARCH_TABLE, CLIENT_GAINS = "search.csv", "client_gains.csv"
+_TABLES = ("results.md", "results.csv", "results.tex", "runs.csv", CLIENT_GAINS, SEARCH_TABLE)
 _RESERVED = ("pictures", "search", SEARCHES, RECORD, *_TABLES)
 TABLE = ("test", "difference")  # columns of results.tex
 ALL_COLUMNS = (
@@ -102,8 +102,8 @@ def read_arguments(arguments: Sequence[str], content: Mapping[str, Any] | None =
     """
     given, rest = _parser().parse_known_args(arguments)
     search = [word for word in arrange(rest) if word.startswith("--search.")]
-    if search:
-        rest = [word for word in arrange(rest) if word not in search]
+    if search:  # without it, the words stay as they were typed
+        rest = [word for word in arrange(rest) if not word.startswith("--search.")]
     for word in rest:
         head = word.partition("=")[0]
         group = head.partition(".")[0]

@@ -7,9 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lit_cfl.compare.arguments import SEARCH_TABLE, read_arguments
+from lit_cfl.compare.arguments import CLIENT_GAINS, SEARCH_TABLE, read_arguments
 from lit_cfl.compare.command import requested_comparison, run_comparison
-from lit_cfl.compare.gains import FILE
 from lit_cfl.compare.tables import read_notes
 from lit_cfl.config.words import require_words
 from lit_cfl.errors import InputError
@@ -64,7 +63,7 @@ class ComparisonTables:
     @cached_property
     def client_gains(self) -> "DataFrame":
         """One row per client of each algorithm but the first, with the columns of `client_gains.csv`."""
-        return read_frame(self.path / FILE, "algorithm", "name")
+        return read_frame(self.path / CLIENT_GAINS, "algorithm", "name")
 
     @cached_property
     def search(self) -> "DataFrame":

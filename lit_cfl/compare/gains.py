@@ -11,7 +11,6 @@ from lit_cfl.storage.csv_log import read_frame
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-FILE = "client_gains.csv"
 _OF_CLIENTS = ("client", "name", "seed", "n_test", "true_cluster", "cluster")
 COLUMNS = ("algorithm", *_OF_CLIENTS, "pairs", "reference", "score", "gain")
 _ROUNDING = 1e-9  # relative gains below this are rounding errors of means over seeds

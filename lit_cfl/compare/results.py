@@ -103,7 +103,7 @@ def collect(comparison: Comparison, path: Path, errors: Mapping[Job, str]) -> Re
     losing, point = losing_clients(gains), 0.01 if score.is_share else abs(rows[0]["test_mean"] or 0) / 100
     for row in rows[1:]:
         row |= _difference(done, row["algorithm"], comparison.names[0], score, point) | losing.get(row["algorithm"], {})
-    mark_best(rows, score, lambda name, best: _gain(_difference(done, name, best, score, point)))
+    mark_best(rows, score, lambda name, best: _paired_gain(done, name, best, score)[0])
     gaps = gaps_closed(rows, runs, score)
     rows = [row | dict(zip(_GAP, gaps.get(row["algorithm"], (None, None, None)), strict=True)) for row in rows]
     tables = {name: [rows for job, rows in metrics.items() if job.name == name] for name in comparison.names}
@@ -179,10 +179,21 @@ def cost_of(rows: Sequence[Row], target: float | None, scores: Scores = CLASSIFI
 
 
 def _difference(done: Mapping[Job, Row], name: str, first: str, score: Score, point: float) -> Row:
-    """Computes an algorithm's mean difference from the first one, over the seeds with which both have finished.
+    """Computes the columns on an algorithm's mean difference from the first one, with the seeds needed for `point`."""
+    gain, shared, unknown = _paired_gain(done, name, first, score)
+    needed = None if gain.deviation is None or not point else seeds_needed(point, gain.deviation)
+    row: Row = {"pairs": gain.count, "pairs_over_shared_clients": shared, "pairs_unknown": unknown}
+    row |= {"point": point, "seeds_needed": needed}
+    return row | {"difference": gain.mean, "difference_low": gain.low, "difference_high": gain.high}
 
-    If a run does not score every client, the two runs of its seed are compared on the clients that both score. Seeds
-    are counted for a difference of `point`.
+
+def _paired_gain(done: Mapping[Job, Row], name: str, first: str, score: Score) -> tuple[Interval, int, int]:
+    """Computes an algorithm's gain over another one, over the seeds with which both have finished.
+
+    If a run does not score every client, the two runs of its seed are compared on the clients that both score.
+
+    Returns:
+        The gain, and the numbers of pairs over shared clients whose figures are known and unknown.
     """
     mine, others, over_both = dict[int, float | None](), dict[int, float | None](), list[int]()
     for job, summary in done.items():
@@ -196,12 +207,8 @@ def _difference(done: Mapping[Job, Row], name: str, first: str, score: Score, po
                 pair = shared.mine, shared.others
                 over_both.append(job.seed)
         mine[job.seed], others[job.seed] = (one[f"test/weighted_{score.name}"] for one in pair)
-    gain = paired_difference(mine, others)
     unknown = sum(None in (mine[seed], others[seed]) for seed in over_both)
-    row: Row = {"pairs": gain.count, "pairs_over_shared_clients": len(over_both) - unknown, "pairs_unknown": unknown}
-    needed = None if gain.deviation is None or not point else seeds_needed(point, gain.deviation)
-    row |= {"point": point, "seeds_needed": needed}
-    return row | {"difference": gain.mean, "difference_low": gain.low, "difference_high": gain.high}
+    return paired_difference(mine, others), len(over_both) - unknown, unknown
 
 
 def mark_best(rows: Sequence[Row], score: Score, gain: Callable[[str, str], Interval]) -> None:

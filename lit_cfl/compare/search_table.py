@@ -23,10 +23,7 @@ def search_cells(rows: Sequence[Row]) -> list[list[str]]:
     heads = ["algorithm", *_COUNTS, "core s", f"own {rows[0]['metric']}", "best", "best setting"]
     lines = []
     for row in rows:
-        scores, setting = (
-            (number(row[score], 4) for score in ("own", "best")),
-            row["setting"] or f"none: {row['error']}",
-        )
-        counts = (str(row[count]) for count in _COUNTS)
+        counts, scores = (str(row[count]) for count in _COUNTS), (number(row[score], 4) for score in ("own", "best"))
+        setting = row["setting"] or f"none: {row['error']}"
         lines.append([row["algorithm"], *counts, number(row["core_seconds"], 1), *scores, setting])
     return [heads, *lines]

@@ -9,8 +9,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from lit_cfl.compare.arguments import TABLE
-from lit_cfl.compare.gains import FILE
+from lit_cfl.compare.arguments import CLIENT_GAINS, TABLE
 from lit_cfl.compare.results import COLUMNS, NOTE_ON_COSTS, Results, run_columns
 from lit_cfl.metric_names import Row
 from lit_cfl.progress.console import new_console
@@ -192,4 +191,4 @@ def write_tables(path: Path, results: Results, title: str, picture: str | None, 
     write_rows(path / "results.csv", COLUMNS, results.rows)
     write_rows(path / "runs.csv", run_columns(results.score), results.runs)
     if (gains := results.gains) is not None:
-        write_atomically(path / FILE, lambda file: gains.to_csv(file, index=False, lineterminator="\n"))
+        write_atomically(path / CLIENT_GAINS, lambda file: gains.to_csv(file, index=False, lineterminator="\n"))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from lit_cfl.compare.arguments import SEARCHES
+from lit_cfl.compare.arguments import CLIENT_GAINS, SEARCHES
 from lit_cfl.compare.search_table import read_searches, search_cells
 from lit_cfl.pictures.figure import Figure, Table
 from lit_cfl.pictures.figures import RUN_FIGURES
@@ -49,7 +49,7 @@ def make_page(paths: Sequence[Path], command: Sequence[str]) -> Page:
             lines += [f"{name}: {sentence}" if several else sentence for sentence in said]
             tables += [replace(table, title=f"{table.title}: {name}") if several else table for table in found]
             problems += wrong
-            file, label = path / "client_gains.csv", slug(name) if several else ""
+            file, label = path / CLIENT_GAINS, slug(name) if several else ""
             part = attempt(problems, file, partial(gains.section, file, label, score, guard))
             gaining += [part] if part else []
         lines += overview.headline(groups, score)

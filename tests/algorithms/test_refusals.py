@@ -55,7 +55,9 @@ def line(*centers: float, **changes: Any) -> Clients:
 
 
 def on_mlp(**options: Any) -> object:
-    task = lambda: Classification(MLP(8, [1, 8, 8], 10), partial(SGD, lr=0.1))  # noqa: E731
+    def task() -> Classification:
+        return Classification(MLP(8, [1, 8, 8], 10), partial(SGD, lr=0.1))
+
     return digits(**({"task": task, "algorithm": FedAvg()} | options)).prepare(3)
 
 

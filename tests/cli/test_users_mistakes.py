@@ -584,7 +584,7 @@ IN_PYTHON: dict[str, tuple[Callable[[], object], list[str]]] = {
     ),
     "an option of a group": (lambda: quickstart().with_options(local={"epoch": 3}), ["local", "'epoch'", "epochs"]),
     "null": (lambda: quickstart().with_options(rounds=None), ["rounds", "null", "whole number"]),
-    "examples as data": (lambda: lit_cfl.Experiment(torch.ones(3, 2), make_task, FedAvg()), ["data", "Tensor"]),  # type: ignore[arg-type]
+    "examples as data": (lambda: lit_cfl.Experiment(torch.ones(3, 2), make_task, FedAvg()), ["data", "Tensor"]),  # type: ignore[arg-type]  # the mistake
     "words in one text": (lambda: lit_cfl.load_experiment("quickstart", "--rounds 3"), ["words", "--rounds 3", "list"]),
     "a run of a name": (lambda: lit_cfl.run("quickstart"), ["quickstart", "lit_cfl.load_experiment(FILE)"]),
     "a mode as callbacks": (lambda: lit_cfl.run(experiment(), "new", "resume"), ["callbacks", "mode='resume'"]),

@@ -7,7 +7,7 @@ from golden_cases import change_summary, compared_experiments, compared_runs
 from made_runs import write_table
 
 from lit_cfl.compare.comparison import Comparison
-from lit_cfl.compare.results import Results, _difference, _gain, collect, mark_best
+from lit_cfl.compare.results import Results, _difference, _paired_gain, collect, mark_best
 from lit_cfl.metric_names import METRICS
 from lit_cfl.runs.many import Job
 from lit_cfl.scores import CLASSIFIER, Score
@@ -108,5 +108,5 @@ def test_what_is_not_told_from_the_best_on_the_clients_that_both_score_is_marked
             write_table(job.folder / "clients.csv", list(rows[0]), rows)
             summaries[job] = summary | {"test/weighted_accuracy": sum(clients.values()) / 2}
     rows = [{"algorithm": "A", "test_mean": 0.4}, {"algorithm": "B", "test_mean": 0.75}]
-    mark_best(rows, score, lambda name, best: _gain(_difference(summaries, name, best, score, 0.01)))
+    mark_best(rows, score, lambda name, best: _paired_gain(summaries, name, best, score)[0])
     assert [row["is_best"] for row in rows] == [is_best, True]

@@ -81,7 +81,9 @@ def embedding(labels: int = 3) -> nn.Module:
 
 
 def prepared(net: Any, data: ArrayData) -> Any:
-    task = lambda: Classification(net(), partial(torch.optim.SGD, lr=0.1))  # noqa: E731
+    def task() -> Classification:
+        return Classification(net(), partial(torch.optim.SGD, lr=0.1))
+
     return Experiment(data, task, FedAvg(), rounds=1, cohort_size=2).prepare(0)
 
 

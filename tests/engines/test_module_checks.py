@@ -167,7 +167,9 @@ def test_loss_that_is_no_number_before_training_is_not_blamed_on_the_learning_ra
 
 
 def test_a_net_of_images_is_told_what_a_table_lacks():
-    net = lambda: nn.Sequential(nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(4, 2))  # noqa: E731
+    def net() -> nn.Module:
+        return nn.Sequential(nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(4, 2))
+
     table = ArrayData(np.arange(80.0).reshape(20, 4) / 80, np.arange(20) % 2, client=np.arange(20) // 10)
     with pytest.raises(InputError, match=r"Conv1d .*inputs.unsqueeze\(1\)"):
         require_trainable(engine_of(net), table.federated(0))

@@ -90,7 +90,10 @@ class Operations(TorchDispatchMode):
 
 def test_a_stack_computes_products_in_place_of_convolutions():
     convolution, images = nn.Conv2d(1, 2, 3), torch.randn(5, 4, 1, 6, 6)
-    layer = lambda images: convolution(images).amax((2, 3))  # noqa: E731
+
+    def layer(images: Tensor) -> Tensor:
+        return convolution(images).amax((2, 3))
+
     with Operations() as before:
         expected = vmap(layer)(images)
     with Operations() as after, StackedProducts():

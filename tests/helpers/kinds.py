@@ -229,8 +229,12 @@ def tokens_kind(embeddings: bool) -> Callable[[Path], Made]:
     """Describes tweets, as token ids or as word vectors."""
     lines = "".join(f"{word} {' '.join(map(str, vector))}\n" for word, vector in VECTORS.items())
     given = {"length": 3, "partition": made("Natural", min_examples=1, test=0.25)}
-    vectors = lambda folder: {"embeddings": glove(folder, lines)} if embeddings else {}  # noqa: E731
-    return lambda folder: made("Sent140", source=tweets(folder, TWEETS), **given, **vectors(folder))
+
+    def make(folder: Path) -> Made:
+        vectors = {"embeddings": glove(folder, lines)} if embeddings else {}
+        return made("Sent140", source=tweets(folder, TWEETS), **given, **vectors)
+
+    return make
 
 
 NATURAL = made("Natural", test=0.25)

@@ -141,8 +141,11 @@ def test_notes_outlast_a_kill_and_are_shown_with_the_result(tmp_path: Path):
     def of_large_numbers() -> Experiment:
         inputs = 1000 * np.random.default_rng(0).normal(size=(120, 3))
         data = ArrayData(inputs, np.arange(120) % 2, client=np.arange(120) % 6)
-        task = lambda: Classification(MCLR([3], 2), partial(torch.optim.SGD, lr=1e-6))  # noqa: E731
         checkpoint = CheckpointPlan(every_seconds=0)
+
+        def task() -> Classification:
+            return Classification(MCLR([3], 2), partial(torch.optim.SGD, lr=1e-6))
+
         return digits(data=data, task=task, algorithm=FedAvg(), cohort_size=3, checkpoint=checkpoint)
 
     def give_note_and_die(row: dict[str, Any]) -> None:

@@ -251,7 +251,7 @@ LABELS = torch.tensor([[1, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 0]], dtype=torch.
 
 def of(name: str, outputs: Tensor = OUTPUTS, labels: Tensor = LABELS) -> float:
     (score,) = MultiLabel(nn.Identity(), scores=[name]).scores
-    return score.of_set(outputs, labels)  # type: ignore[attr-defined]
+    return score.of_set(outputs, labels)  # type: ignore[attr-defined]  # a score of a whole set, by its name
 
 
 def test_losses_are_mean_binary_cross_entropies():

@@ -245,7 +245,7 @@ def test_run_killed_after_its_summary_is_concluded_by_a_resume(output: Path, tmp
 
     def die_before_the_conclusion() -> None:
         set_variables(MODE="offline")
-        trackers.Trackers.conclude = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+        trackers.Trackers.conclude = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]  # in a child
 
     assert wait(in_child(start(run, "--baseline", "null", rounds=2), die_before_the_conclusion)) == -signal.SIGKILL
     own = json.loads((run / "summary.json").read_text())
