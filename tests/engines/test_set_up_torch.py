@@ -97,9 +97,9 @@ OLDER = "vendor_id\t: GenuineIntel\nflags\t\t: fpu avx2\n"
 def test_mkl_is_asked_unless_the_user_or_the_processor_decides(
     processor: str | None, before: str | None, after: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.delenv(SETTING, raising=False)
-    if before is not None:
-        monkeypatch.setenv(SETTING, before)
+    monkeypatch.setenv(SETTING, before or "")  # even to be removed, so that Ray's workers in later tests lack it, too
+    if before is None:
+        monkeypatch.delenv(SETTING)
     file = tmp_path / "cpuinfo"
     if processor is not None:
         file.write_text(processor)
