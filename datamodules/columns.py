@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lit_cfl.errors import InputError, Notice
 
+TIMES = "give numbers, or dates such as 2024-03-05 or 2024-03-05 14:30"
 _EXACT = 2**53  # smallest whole number that a float cannot tell from the next
 
 
@@ -76,19 +77,20 @@ def times_of(values: Any, what: str) -> np.ndarray:
     array = scalars(values, what)
     if array.dtype.kind != "U":
         return array
+    times, wrong = times_in_text(array)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise InputError(f"{what} holds {str(array[row])!r} in row {row} (from 0); {TIMES}")
+    return times
+
+
+def times_in_text(words: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Reads numbers, or else dates as `dates_in` reads them `[N]`. Returns them, and which cannot be read `[N]`."""
     import pandas  # takes most of a second, and few columns need it
 
-    numbers = pandas.to_numeric(pandas.Series(array), errors="coerce").to_numpy()
-    if np.isfinite(numbers).all():
-        return np.asarray(numbers)
-    dates = dates_in(array)
-    if (wrong := np.isnat(dates)).any():
-        row = int(wrong.argmax())
-        raise InputError(
-            f"{what} holds {str(array[row])!r} in row {row} (from 0); give numbers, or dates such as 2024-03-05 or "
-            "2024-03-05 14:30"
-        )
-    return dates
+    numbers = pandas.to_numeric(pandas.Series(words), errors="coerce").to_numpy()
+    times = np.asarray(numbers) if np.isfinite(numbers).all() else dates_in(words)
+    return times, pandas.isna(times)
 
 
 def dates_in(words: Any) -> np.ndarray:

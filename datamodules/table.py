@@ -11,7 +11,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from lit_cfl.datamodules.columns import categories_of, dates_in, read_text
+from lit_cfl.datamodules.columns import TIMES, categories_of, dates_in, read_text, times_in_text
 from lit_cfl.errors import InputError, Notice, suggest
 from lit_cfl.storage.given_paths import describe_missing
 
@@ -59,6 +59,8 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
     if not len(table) or not len(inputs.columns):
         raise InputError(f"{path} has no line below its column names, or no column of inputs; add some")
     sheet.require_good(table.isna(), "fill such cells, or drop their rows or the column")
+    if "time" in found:
+        sheet.require_good(table[[found["time"]]].apply(lambda words: times_in_text(words)[1]), TIMES)
     labels = [table[found["y"]]] if "y" in found else []
     comma = _replacement_of_commas([*(inputs[name] for name in inputs), *labels], sheet.separator)
     numbers = inputs.apply(_to_numbers, comma=comma)

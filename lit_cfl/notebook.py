@@ -37,10 +37,11 @@ def _brief(value: Any) -> str:
     return " ".join(str(value).split())[:40] if plain else type(value).__name__
 
 
-def as_html(of: object, table: "DataFrame", folder: Path) -> str:
-    """Formats a result for a notebook: its repr, its table, and the PNGs in `folder / "pictures"`."""
-    known = table.dropna(axis=1, how="all")
-    rows = known.to_html(index=False, na_rep="", float_format="{:.4g}".format, max_rows=30, max_cols=20, border=0)
+def as_html(of: object, folder: Path, *tables: "DataFrame", text: str = "") -> str:
+    """Formats a result for a notebook: its repr, a text, its tables, and the PNGs in `folder / "pictures"`."""
+    shape: dict[str, Any] = {"index": False, "na_rep": "", "max_rows": 30, "max_cols": 20, "border": 0}
+    known = (table.dropna(axis=1, how="all") for table in tables)
+    rows = "\n".join(table.to_html(float_format="{:.4g}".format, **shape) for table in known)
     pictures = [b64encode(file.read_bytes()).decode() for file in sorted((folder / "pictures").glob("*.png"))]
     shown = "".join(f'<img src="data:image/png;base64,{content}" width="500">' for content in pictures)
-    return f"<p>{escape(repr(of))}</p>\n{rows}\n{shown}"
+    return f"<p>{escape(repr(of))}</p>\n<p>{escape(text)}</p>\n{rows}\n{shown}"

@@ -119,6 +119,9 @@ def plan_searches(
     }
     planned = replace(comparison, search=asdict(replace(search, seeds=seeds, rates=rates, spaces=spaces)))
     prepare_searches(planned)
+    if search.minutes is None and search.trials <= len(rates) and any(one.keys() > {_RATE} for one in spaces.values()):
+        rule = f"the first trials are those of the {len(rates)} learning rates"
+        warnings.warn(f"search.trials is {search.trials}, but {rule}; give more to search other options", Notice, 2)
     return planned
 
 
@@ -282,7 +285,7 @@ def _row(name: str, study: Study, result: StudyResult) -> Row:
         return row
     values = {option: best[option] for option in study.search_space.distributions() if best.get(option) is not None}
     short = {option.removeprefix("algorithm.").removeprefix("task.optimizer."): values[option] for option in values}
-    own = " (its own setting)" if best["origin"] == DEFAULT else ""
+    own = " (the first trial)" if best["origin"] == DEFAULT else ""
     row |= {"best": best[metric], "setting": f"{format_values(short)}{own}", "trial": best["trial_id"]}
     return row | {"rate": best.get(_RATE)}
 

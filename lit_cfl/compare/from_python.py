@@ -34,7 +34,8 @@ class ComparisonTables:
     __repr__ = short_repr
 
     def _repr_html_(self) -> str:
-        return as_html(self, self.results.filter(regex=MAIN), self.path)
+        tables = [self.search] if (self.path / SEARCH_TABLE).exists() else []
+        return as_html(self, self.path, *tables, self.results.filter(regex=MAIN), text="".join(self.notes[:1]))
 
     @cached_property
     def results(self) -> "DataFrame":

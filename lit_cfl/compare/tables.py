@@ -43,7 +43,7 @@ class _Column(NamedTuple):
 def _columns(results: Results, digits: int = 3, unit: str = "") -> dict[str, _Column]:
     """Lists the known columns by their names in `ALL_COLUMNS`; scores have these digits and this unit."""
     rows, score, first = results.rows, results.score.title, results.rows[0]
-    at, form = "target" if first["target"] is None else f"{first['target']:g}", f".{digits}f"
+    at, form = "target" if first["target"] is None else f"{first['target']:g}", f"z.{digits}f"
     known = {name for row in rows for name, value in row.items() if value is not None}
     count = None if "ari_mean" in known else "clusters_mean"  # agreement says more than the number of clusters
 
@@ -61,7 +61,7 @@ def _columns(results: Results, digits: int = 3, unit: str = "") -> dict[str, _Co
         "losing": _Column("clients that lose", lambda row: _interval(row, "losing", ".1%"), False, "losing"),
         "difference": _Column(f"difference to {first['algorithm']}", difference),
         "needed": _Column("seeds needed", lambda row: number(row.get("seeds_needed"), 0), False, "seeds_needed"),
-        "gap": _Column("gap closed", lambda row: _interval(row, "gap_closed", ".2f"), needs="gap_closed"),
+        "gap": _Column("gap closed", lambda row: _interval(row, "gap_closed", "z.2f"), needs="gap_closed"),
         "ari": _Column("ARI", lambda row: _spread(row, "ari", 2), needs="ari_mean"),
         "clusters": _Column("clusters", lambda row: _spread(row, "clusters", 1), needs=count),
         "rounds_to": _Column(f"rounds to {at}", lambda row: _cost(row, "rounds_to_target")),
@@ -142,8 +142,8 @@ def _markdown(text: str) -> str:
 def as_latex(results: Results, shown: Sequence[str] = TABLE) -> str:
     r"""Formats some columns for LaTeX with booktabs, scores that are shares in percent; the notes are comments.
 
-    The default columns fit a column of 3.3 inches in `\small`; unknown ones are left out. The best test score is bold,
-    and so are those that a paired t test at 5 % does not tell from it.
+    The default columns fit a column of 3.3 inches in `\small`; a comment names those not known. The best test score
+    is bold, and so are those that a paired t test at 5 % does not tell from it.
     """
     digits, unit = 3, ""
     if results.score.is_share:
@@ -158,6 +158,8 @@ def as_latex(results: Results, shown: Sequence[str] = TABLE) -> str:
     # LaTeX would take a [ or * at the start of a line as an argument of the \\ before it
     rows = ["{}" * line[0].startswith(("[", "*")) + " & ".join(line) + r" \\" for line in lines]
     notes = ["% " + " ".join(note.split()) for note in results.notes if not note.startswith(NOTE_ON_COSTS)]
+    if unknown := [name for name in shown if name not in known]:
+        notes.append(f"% without columns that are not known here: {', '.join(unknown)}")
     head = [
         rf"\begin{{tabular}}{{@{{}}l{'r' * (len(headings) - 1)}@{{}}}}",
         r"\toprule",

@@ -65,7 +65,7 @@ def _read_scores(mine: FinishedRun, baseline: FinishedRun, score: Score) -> list
 def _notes(parts: Sequence[FinishedRun], shared: SharedClients | None, truth: bool, score: Score) -> list[str]:
     """Explains which clients and seeds the results cover."""
     first, names = parts[0].summary, [str(part.summary["algorithm"]) for part in parts]
-    over = "" if shared is None else f", over the {shared.clients:g} clients that both {' and '.join(names)} score"
+    over = f", over the {round(shared.clients, 1):g} clients that both {' and '.join(names)} score" if shared else ""
     means = f", means of {first['seeds']} seeds" if first.get("seeds") else ""
     of = f"test data, last round{over}{means}; mean, worst 10 %: of clients"
     notes = [f"{of}; ARI: agreement with true clusters, 1 = equal" if truth else of]
@@ -83,7 +83,7 @@ def _notes(parts: Sequence[FinishedRun], shared: SharedClients | None, truth: bo
             clients = unplaced + summary["clusters/assigned"]
             how = "they are" if scores_everyone(summary) else "with evaluation.clients: all they are"
             how += " scored with the model that they would receive"
-            notes.append(f"{name} has no model yet for {unplaced:g} of {clients:g} clients; {how}")
+            notes.append(f"{name} has no model yet for {round(unplaced, 1):g} of {round(clients, 1):g} clients; {how}")
     return notes
 
 

@@ -89,4 +89,4 @@ def significant_decimals(value: float, digits: int = 1) -> int:
 
 def number(value: float | None, decimals: int = 3) -> str:
     """Formats a number with three decimals unless another number is given; a dash means unknown."""
-    return "-" if value is None else f"{value:.{decimals}f}"
+    return "-" if value is None else f"{value:z.{decimals}f}"

@@ -120,7 +120,9 @@ def _study(
 def _searches(path: Path, name: str, guard: DrawingGuard) -> Section:
     """Builds the section of the searches that came before a comparison's runs: their table, and a part for each."""
     parts, rows = [], read_searches(path)
-    for folder in sorted(file.parent for file in (path / SEARCHES).glob("*/study.yaml")):
+    places = {row["algorithm"]: place for place, row in enumerate(rows)}
+    folders = sorted(file.parent for file in (path / SEARCHES).glob("*/study.yaml"))
+    for folder in sorted(folders, key=lambda folder: places.get(folder.name, 0)):
         from lit_cfl.report import study  # imports Optuna
 
         own = study.section(study.read_study(folder), f"{name}-{slug(folder.name)}", guard)

@@ -42,11 +42,12 @@ def _table(gains: "DataFrame", first: str) -> Table:
         some = whole[whole["true_cluster"] >= 0 if known else whole["seed"] == whole["seed"].iat[0]]
         own = [(int(number), gain) for number, gain in some.groupby(by.replace(" ", "_"))["gain"]]
         for cluster, gain in [("all", whole["gain"]), *(own if len(own) > 1 else [])]:
-            figures = f"{(gain < 0).mean():.1%}", f"{gain.mean():+.3f}", f"{gain.min():+.3f}"
+            figures = f"{(gain < 0).mean():.1%}", f"{gain.mean():+z.3f}", f"{gain.min():+z.3f}"
             rows.append([name, cluster, len(gain), *figures])
     head = ["algorithm", by, "clients", "lose", "mean gain", "lowest gain"]
     about = (
-        f"Gain over {first}, above 0 is better.{note} Of equal algorithms, up to half of the clients lose by chance."
+        f"Gain over {first}, above 0 is better.{note} Of equal algorithms, up to half of the clients lose by chance; "
+        "client_gains.csv has each client."
     )
     return Table("Clients that lose", head, rows, folded=len(rows) > _MOST_ROWS, note=about)
 

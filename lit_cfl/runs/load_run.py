@@ -68,7 +68,7 @@ class SavedRun:
         return shorten(f"<SavedRun {self.path}: {of}; {shapes}>")
 
     def _repr_html_(self) -> str:
-        return as_html(self, self.metrics.filter(regex=MAIN), self.path)
+        return as_html(self, self.path, self.metrics.filter(regex=MAIN))
 
     @property
     def metrics(self) -> "DataFrame":

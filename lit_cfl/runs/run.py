@@ -75,7 +75,7 @@ class FinishedRun:
         return shorten(f"<FinishedRun {self.path}: {self.summary.get('algorithm')}{score}>")
 
     def _repr_html_(self) -> str:
-        return as_html(self, self.runs.filter(regex=MAIN), (self.seeds or [self])[0].path)
+        return as_html(self, (self.seeds or [self])[0].path, self.runs.filter(regex=MAIN))
 
     @cached_property
     def runs(self) -> "DataFrame":

@@ -246,7 +246,8 @@ def test_the_table_for_a_paper_has_percents_and_what_is_not_told_from_the_best_i
 
 def test_columns_of_the_table_for_a_paper_are_chosen_in_their_order():
     found = percents("FedAvg", "IFCA", "CFL-2")
-    head, _, _, last = lines_of_table(as_latex(found, ["ari", "losing", "worst10", "needed", "tuned", "test"]))
+    text = as_latex(found, ["ari", "losing", "worst10", "needed", "tuned", "test"])
+    head, _, _, last = lines_of_table(text.replace("% without columns that are not known here: tuned\n", ""))
     assert head == r"algorithm & ARI & clients that lose & worst tenth (\%) & seeds needed & accuracy (\%)"
     assert last == r"CFL-2 & 0.88 $\pm$ 0.12 & 12.5\% & 25.0 [$-$6.2, 50.0] & 1234 & \textbf{75.0} $\pm$ 6.2"
     known = dict.fromkeys(COLUMNS, 1.0) | {"algorithm": "A", "ari_mean": None}

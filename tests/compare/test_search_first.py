@@ -19,12 +19,12 @@ from lit_cfl.compare.arguments import read_arguments
 from lit_cfl.compare.command import requested_comparison
 from lit_cfl.compare.comparison import Comparison, plan_comparison
 from lit_cfl.config.catalogue import classes
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 from lit_cfl.progress.screen import Screen
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tune import search_first
 from lit_cfl.tune.check import check_study
-from lit_cfl.tune.search_first import prepare_searches, read_search
+from lit_cfl.tune.search_first import read_search
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 RATE = "task.optimizer.lr"
@@ -50,7 +50,7 @@ def planned(*words: str) -> Comparison:
 
 
 def studies(comparison: Comparison) -> dict[str, Any]:
-    return {name: prepared.study for name, prepared in prepare_searches(comparison).items()}
+    return {name: search_first._study(comparison, name) for name in comparison.names}
 
 
 # what is searched
@@ -68,6 +68,8 @@ def test_options_of_words_replace_those_of_files():
 def test_all_have_the_same_budget_seeds_and_rates_and_try_every_rate_with_their_own_setting():
     found = studies(planned("--algorithms", "FedAvg", "StoCFL", "--StoCFL.tau", "0.9", "--search.trials", "9"))
     assert [study.limits.trials for study in found.values()] == [4, 9]  # FedAvg has nothing but the rates
+    with pytest.warns(Notice, match="search.trials is 4, but the first trials are those of the 4 learning rates"):
+        planned("--algorithms", "FedAvg", "StoCFL", "--search.trials", "4")
     assert [study.seeds for study in found.values()] == [[2], [2]]  # one above the comparison's
     spaces = [study.space for study in found.values()]
     assert spaces[0] == {RATE: {"choice": [0.01, 0.03, 0.1, 0.3]}}
@@ -109,6 +111,7 @@ def test_a_space_of_ones_own_has_the_common_rates_unless_it_names_others():
     assert (found["B"].space, found["B"].points) == (other, [])
 
 
+@pytest.mark.nightly
 def test_every_packaged_space_builds_at_its_corners():
     spaces = yaml.safe_load(search_first._PACKAGED.read_text())
     assert spaces.keys() == classes("algorithms").keys()
@@ -250,7 +253,7 @@ def test_an_algorithm_without_a_finished_trial_is_left_out_and_named(searched: t
 def test_the_page_has_the_table_and_each_search(searched: tuple[Path, str]):
     page = page_of(searched[0])
     (section,) = (one for one in page.sections if one.title == "Searches")
-    assert [part.title for part in section.parts] == ["Broken", "FedAvg", "IFCA"]
+    assert [part.title for part in section.parts] == ["FedAvg", "Broken", "IFCA"]
     assert [row[0] for row in table_on(page, "Chosen settings")] == ["algorithm", "FedAvg", "Broken", "IFCA"]
     assert "tune --resume" not in repr(section)  # more trials would not be those that chose
 

@@ -144,7 +144,9 @@ def test_a_time_that_cannot_be_read_is_quoted(written: str, tmp_path: Path):
     wrong = np.where(np.arange(16) == 3, written, DATES)
     assert_refused(ArrayData(**rows(time=wrong)), f"time | '{written}' | row 3 (from 0) | 2024-03-05 14:30")
     path = table(tmp_path / "own.csv", when=wrong)
-    assert_refused(ArrayData(source=path, columns={"time": "when"}), f"time | '{written}' | row 3")
+    assert_refused(
+        ArrayData(source=path, columns={"time": "when"}), f"{path} | 'when' | '{written}' | row 5 | 2024-03-05 14:30"
+    )
 
 
 def test_missing_times_and_two_rules_for_the_test_data_are_refused(tmp_path: Path):

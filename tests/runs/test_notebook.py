@@ -104,8 +104,11 @@ def test_seeds_are_rows(tmp_path: Path):
 def test_comparisons_and_searches_show_their_tables_with_names_escaped(tmp_path: Path):
     table = {"algorithm": ["a<i>b", "FedAvg"], "test_mean": [0.51234567, 0.4], "test_sd": [None, None], "pairs": [3, 3]}
     pd.DataFrame(table).to_csv(tmp_path / "results.csv", index=False)
+    (tmp_path / "results.md").write_text("# c\n\n- a\\<i\\>b is better than FedAvg.\n- Other.\n")
+    pd.DataFrame({"algorithm": ["FedAvg"], "setting": ["lr = 0.3"]}).to_csv(tmp_path / "search.csv", index=False)
     page = ComparisonTables(tmp_path)._repr_html_()
-    assert "a&lt;i&gt;b" in page
+    assert "<p>a&lt;i&gt;b is better than FedAvg.</p>" in page
+    assert "<td>lr = 0.3</td>" in page
     assert "<td>0.5123</td>" in page
     assert "<i>" not in page
     assert "test_sd" not in page  # nothing is known
