@@ -1,4 +1,4 @@
-"""Tests what an engine does around its way of training: errors, gradients, scores, answers of clients, and all nets.
+"""Tests what an engine does around its way of training: errors, gradients, scores, answers, nets, a Trainer's hooks.
 
 That every way trains alike is stated by `test_ways.py`; what happens when memory runs out, by `test_memory.py`.
 """
@@ -6,9 +6,11 @@ That every way trains alike is stated by `test_ways.py`; what happens when memor
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
+from lightning import LightningModule
 from quadratic import ids, rng
 from ragged import LOCAL, PLANS, SGD, SHAPE, clients_of, fitted, ragged_data, task
 from torch import Tensor, nn
@@ -17,6 +19,7 @@ from torch.testing import assert_close
 from lit_cfl import nets
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.engines import scorer
+from lit_cfl.engines.check_task import require_trainable
 from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.cohort import CohortFit, Ended
 from lit_cfl.engines.engine import Engine
@@ -24,8 +27,8 @@ from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plain_loop import LoopWay
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked import gradients
-from lit_cfl.engines.stacked.way import StackWay
 from lit_cfl.errors import DivergedError, InputError
+from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR, MLP
 from lit_cfl.tasks import Classification
 from lit_cfl.tasks.classification import Batch
@@ -36,9 +39,6 @@ exactly = partial(assert_close, rtol=0, atol=1e-12)
 
 def engine_of(plan: Plan = LOOP, net: Callable[[], nn.Module] = partial(MLP, 12, SHAPE, 10)) -> Engine:
     return build_engine(task(net), plan, 5, LOCAL)
-
-
-# Divergence and errors
 
 
 def broken_data(*clients: int) -> FederatedData:
@@ -110,9 +110,6 @@ def test_models_and_numbers_that_do_not_fit_are_refused():
     assert torch.equal(short.rows, work.fit(models, clients, torch.tensor([1, 0])).rows)
 
 
-# Gradients
-
-
 @pytest.mark.parametrize(("examples", "calls"), [(10**6, [4, 1]), (40, [1, 2, 2]), (1, [1] * 5)])
 def test_gradients_of_a_stack_stay_within_memory_and_in_any_order_the_same(
     examples: int, calls: list[int], monkeypatch: pytest.MonkeyPatch
@@ -138,9 +135,6 @@ def test_gradients_of_a_stack_stay_within_memory_and_in_any_order_the_same(
     assert max(seen) <= 2
 
 
-# Scores
-
-
 def test_examples_under_models_of_their_own_are_scored_as_by_each_model_alone(monkeypatch: pytest.MonkeyPatch):
     engine, data = engine_of(), ragged_data()
     models = torch.stack([engine.initial(number) for number in range(5)])
@@ -156,9 +150,6 @@ def test_examples_under_models_of_their_own_are_scored_as_by_each_model_alone(mo
         assert torch.equal(found.weights, torch.ones_like(found.values))
     none = engine.outcomes_of_each(models, which[:0], index[:0], data)
     assert (none.losses.shape, none.values.shape, none.weights.shape) == ((0,), (1, 0), (1, 0))
-
-
-# Answers of clients
 
 
 def test_what_a_client_sends_holds_no_other_memory_and_draws_leave_the_global_generator_alone():
@@ -191,9 +182,6 @@ def test_error_of_the_function_names_the_client():
     assert caught.value.__notes__ == ["It was raised in round 5, by the function of work.map on client 2."]
 
 
-# All nets
-
-
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {  # constructor, and shape of an input
     **{
         name: (partial(getattr(nets, name), [1, 28, 28], 10), (1, 28, 28))
@@ -209,9 +197,9 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {  # construc
 
 def data_for(shape: tuple[int, ...]) -> FederatedData:
     draws, tokens, classes = rng(), len(shape) == 1, 10 if len(shape) == 3 else 2
-    inputs = torch.randint(0, 7, (8, *shape), generator=draws) if tokens else torch.rand(8, *shape, generator=draws)
-    labels = torch.randint(0, classes, (8,), generator=draws)
-    return clients_of(Examples(inputs, labels, classes, vocabulary=7 if tokens else 0), (0, 3, 5))
+    inputs = torch.randint(0, 7, (5, *shape), generator=draws) if tokens else torch.rand(5, *shape, generator=draws)
+    labels = torch.randint(0, classes, (5,), generator=draws)
+    return clients_of(Examples(inputs, labels, classes, vocabulary=7 if tokens else 0), (0, 2, 3))
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -227,9 +215,6 @@ def test_every_net_of_the_package_gives_one_result(name: str):
     assert (rows[0] - start).norm(dim=1).gt(1e-3).tolist() == [False, True, True]
 
 
-# Frozen parts: all nets of an engine share them
-
-
 def half_frozen() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 12).requires_grad_(False), nn.LayerNorm(12), nn.Linear(12, 10))
 
@@ -237,7 +222,6 @@ def half_frozen() -> nn.Module:
 def test_lanes_hold_what_is_trained_alone_and_all_nets_of_an_engine_share_what_is_frozen():
     _, engine = fitted(task(half_frozen), Plan("stack", lanes=4), local=LocalTraining(1, 10))
     stack = engine.way
-    assert isinstance(stack, StackWay)
     assert engine.layout.num_columns == 2 * 12 + (12 + 1) * 10
     assert sum(tensor.numel() for tensor in stack._lanes.tensors) == 4 * engine.layout.num_columns
     nets = [stack._steps.module, stack.module_for_gradients, engine.way.scorer(lambda first: None)._module]
@@ -258,3 +242,86 @@ def test_modules_that_are_handed_out_share_nothing_with_the_engine(plan: Plan):
         parameter.data.zero_()
     assert torch.equal(engine.at(0, data).gradients(model, clients), before)
     assert torch.equal(engine.module(model).net[1].weight, second.net[1].weight)
+
+
+DATA = clients_of(
+    Examples(torch.randn(22, 5, generator=rng(), dtype=torch.float64), torch.randint(0, 3, (22,), generator=rng(1)), 3),
+    sizes=(0, 7, 12, 3),
+)
+
+
+def trainer_of(
+    task: Callable[..., LightningModule] = Classification,
+    net: Callable[[], nn.Module] = partial(MCLR, [5], 3),
+    **local: Any,
+) -> Engine:
+    plan = Plan("trainer", precision="64-true")
+    return Engine(lambda: task(net(), SGD), plan, 11, LocalTraining(**{"epochs": 1, "batch_size": 4} | local))
+
+
+def test_batch_statistics_are_part_of_the_row():
+    engine = trainer_of(net=lambda: nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 3)), batch_size=7)
+    row = engine.at(0, DATA).fit(engine.initial(0)[None], ids(1)).rows[0]
+    mean, variance = row[engine.layout.num_parameters :].view(2, 5)
+    inputs = DATA.examples.inputs[DATA.train[1]]
+    assert_close(mean, 0.1 * inputs.mean(0))
+    assert_close(variance, 0.9 + 0.1 * inputs.var(0))
+
+
+def test_a_net_made_outside_the_task_is_refused():
+    engine = Engine(partial(Classification, MCLR([5], 3)), Plan(), seed=0)
+    with pytest.raises(InputError, match="same net at every call"):
+        engine.initial(1)
+    with pytest.raises(InputError, match="same net at every call"):
+        require_trainable(engine, DATA)
+
+
+def test_hooks_schedulers_progress_and_attributes_of_a_module_start_again_in_each_fit():
+    calls: list[tuple[int, int, int]] = []
+
+    class Hooked(Classification):
+        count = 0
+
+        def on_train_epoch_end(self) -> None:
+            self.count += 1
+            calls.append((self.current_epoch, self.global_step, self.count))
+
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
+            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.0)]
+
+    engine = trainer_of(task=lambda net, _: Hooked(net), epochs=3, batch_size="full")
+    start, work = engine.initial(0), engine.at(0, DATA)
+    row = work.fit(start[None], ids(3, 1)).rows[1]
+    assert calls == [(0, 1, 1), (1, 2, 2), (2, 3, 3)] * 2
+    assert_close(row, start - work.gradients(start, ids(1))[0])  # from epoch 1 on, the rate is 0
+
+
+class TwoOptimizers(Classification):
+    """Task that updates weights and biases by separate optimizers, after a common backward pass."""
+
+    def __init__(self, *options: object):
+        super().__init__(*options)
+        self.automatic_optimization = False
+
+    def configure_optimizers(self):
+        return [torch.optim.SGD([p for p in self.parameters() if p.dim() == dim], lr=0.1) for dim in (1, 2)]
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        optimizers = self.optimizers()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        self.manual_backward(self.losses(batch).mean())
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+@pytest.mark.parametrize("prox", [0.0, 0.8])
+def test_several_optimizers_take_the_steps_of_one(prox: float):
+    rows = []
+    for kind in (Classification, TwoOptimizers):
+        engine = trainer_of(task=kind)
+        start = engine.initial(0)[None]
+        centers, budget = torch.zeros_like(start), Budget(5, "steps")  # client 2 has 3 mini-batches per epoch
+        rows.append(engine.at(4, DATA).fit(start, ids(2), budget=budget, prox=prox, centers=centers).rows)
+    exactly(*rows)

@@ -50,9 +50,7 @@ def test_which_errors_are_taken_for_a_want_of_memory(error: str, expected: bool)
 
 
 @pytest.mark.parametrize(("lanes", "left"), [(2, 1), (8, 4)])
-def test_running_out_of_memory_halves_the_lanes_and_says_so_once(
-    lanes: int, left: int, monkeypatch: pytest.MonkeyPatch
-):
+def test_running_out_of_memory_halves_lanes_and_says_so_once(lanes: int, left: int, monkeypatch: pytest.MonkeyPatch):
     engine, whole, tried = engine_of(Plan("stack", lanes=16)), StackWay._fit, list[int]()
 
     def short_of_memory(way: StackWay, *given: object) -> object:

@@ -1,7 +1,12 @@
-"""Tests errors and notes on users' modules beside the table of `test_modules.py`, and what fits keep."""
+"""Tests errors and notes on users' modules beside the table of `test_modules.py`, and what fits keep.
+
+That each client has statistics of its own, and when an example may be alone, is stated by `test_ways.py`.
+"""
 
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from itertools import pairwise
 from math import inf
 from typing import Any
@@ -14,7 +19,9 @@ from ragged import PLANS, SGD, Linear, fitted, ragged_data, task
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
+from lit_cfl.algorithms import FedAvg
 from lit_cfl.datamodules import ArrayData
+from lit_cfl.engines.check_module import require_no_single_batch, takes_tokens
 from lit_cfl.engines.check_task import require_trainable
 from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.engine import Engine
@@ -23,8 +30,11 @@ from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.task_protocol import Batch
 from lit_cfl.errors import DivergedError, InputError, Notice
+from lit_cfl.experiment import Experiment
+from lit_cfl.local_work import Budget
+from lit_cfl.nets import MCLR
 from lit_cfl.parameters import ParameterLayout
-from lit_cfl.tasks import Classification
+from lit_cfl.tasks import Classification, NextToken
 
 
 class Own(Classification):
@@ -36,9 +46,6 @@ class Own(Classification):
 
 def engine_of(net: Callable[[], nn.Module], plan: Plan = Plan("loop"), seed: int = 0) -> Engine:
     return build_engine(task(net), plan, seed, LocalTraining(2, 10))
-
-
-# Initial models, and what is in no row
 
 
 class SeedsItself(Linear):
@@ -64,33 +71,24 @@ def test_what_is_in_no_row_is_in_the_digest_of_constants():
         for parameter in net.parameters():
             nn.init.constant_(parameter, weight)
         net.register_buffer("mean", mean)
-        for name, value in (zeros | changes).items():
+        for name, value in (constants(0.0) | changes).items():
             setattr(net, name, value)
         return digest_of_constants(net, ParameterLayout.of(net))
 
-    def frozen(*values: float, **options: Any) -> nn.Parameter:
-        return nn.Parameter(torch.tensor(values, **options), requires_grad=False)
+    def constants(last: float) -> dict[str, object]:
+        values = torch.tensor([0.0, last])
+        return {
+            "frozen": nn.Parameter(values, requires_grad=False),
+            "count": nn.Buffer(values.long()),
+            "hidden": nn.Buffer(values, persistent=False),
+            "mask": nn.Buffer(torch.tensor([-inf, 0.0] if last else [0.0, -inf])),
+            "table": values,
+            "kept": {"a": [values]},
+            "numbers": values.double().numpy(),
+            "brief": nn.Parameter(values.bfloat16(), requires_grad=False),
+        }
 
-    zeros: dict[str, object] = {
-        "frozen": frozen(0.0, 0.0),
-        "count": nn.Buffer(torch.tensor([0, 0])),
-        "hidden": nn.Buffer(torch.zeros(2), persistent=False),
-        "mask": nn.Buffer(torch.tensor([0.0, -inf])),
-        "table": torch.zeros(2),
-        "kept": {"a": [torch.zeros(2)]},
-        "numbers": np.zeros(2),
-        "brief": frozen(0.0, 0.0, dtype=torch.bfloat16),
-    }
-    changes: dict[str, object] = {
-        "frozen": frozen(0.0, 1.0),
-        "count": nn.Buffer(torch.tensor([0, 1])),
-        "hidden": nn.Buffer(torch.tensor([0.0, 1.0]), persistent=False),
-        "mask": nn.Buffer(torch.tensor([-inf, 0.0])),
-        "table": torch.tensor([0.0, 1.0]),
-        "kept": {"a": [torch.tensor([0.0, 1.0])]},
-        "numbers": np.array([0.0, 1.0]),
-        "brief": frozen(0.0, 1.0, dtype=torch.bfloat16),
-    }
+    changes = constants(1.0)
     digests = {digest(**{name: value}) for name, value in changes.items()}
     assert len(digests | {digest()}) == len(changes) + 1
     of_names = {digest(numbers=np.array([f"{n} of 2" for n in (1, 2)], dtype=object)) for _ in range(2)}
@@ -99,12 +97,7 @@ def test_what_is_in_no_row_is_in_the_digest_of_constants():
     assert digest(1.0, torch.tensor([5.0, 6.0])) == digest()
 
 
-# Evaluation
-
-
 class MonteCarlo(Linear):
-    """Net that applies dropout to its inputs in evaluation, too."""
-
     def forward(self, inputs: Tensor) -> Tensor:
         return self.fc1(dropout(inputs.flatten(1), 0.5, True))
 
@@ -147,8 +140,6 @@ def test_each_model_is_scored_with_its_own_merged_weights():
 
 
 class Normed(Linear):
-    """Net that divides each input by its norm: 0/0 for a black image."""
-
     def forward(self, inputs: Tensor) -> Tensor:
         return super().forward(inputs / inputs.flatten(1).norm(dim=1).view(-1, 1, 1, 1))
 
@@ -163,9 +154,6 @@ def test_loss_that_is_no_number_before_training_is_not_blamed_on_the_learning_ra
     assert "lower" not in str(caught.value)
 
 
-# Data that a net does not take, and what is noted
-
-
 def test_a_net_of_images_is_told_what_a_table_lacks():
     def net() -> nn.Module:
         return nn.Sequential(nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(4, 2))
@@ -175,10 +163,7 @@ def test_a_net_of_images_is_told_what_a_table_lacks():
         require_trainable(engine_of(net), table.federated(0))
 
 
-@pytest.mark.parametrize(
-    ("last", "notes"),
-    [([nn.Softmax(-1)], 1), ([], 0), ([nn.LogSoftmax(-1)], 0)],
-)
+@pytest.mark.parametrize(("last", "notes"), [([nn.Softmax(-1)], 1), ([], 0), ([nn.LogSoftmax(-1)], 0)])
 def test_probabilities_instead_of_logits_are_noted(last: list[nn.Module], notes: int):
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -196,17 +181,12 @@ def test_restart_of_a_scheduler_in_every_fit_is_noted():
         require_trainable(build_engine(Scheduled, Plan(), 0, LocalTraining(3, 10)), ragged_data())
 
 
-# Fits, and gradients, for which a module is asked outside of a fit
-
-
 class AsksItsTrainer(Own):
     def losses(self, batch: Batch) -> Tensor:
         return super().losses(batch) / (1 + self.trainer.current_epoch)
 
 
 class Detached(Own):
-    """Module whose losses have no gradient; its step has one."""
-
     def losses(self, batch: Batch) -> Tensor:
         return super().losses(batch).detach()
 
@@ -238,3 +218,84 @@ def test_a_module_without_gradients_outside_of_a_fit_is_refused_with_the_reason(
     with pytest.raises(InputError, match=named) as raised:
         engine.at(3, ragged_data()).gradients(engine.initial(0), torch.tensor([2, 5]))
     assert "\n" not in str(raised.value)
+
+
+def units() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.BatchNorm1d(6), nn.Linear(6, 10))
+
+
+@pytest.mark.parametrize("plan", ["trainer", "plain loop", "4 lanes"])
+def test_every_engine_refuses_a_batch_of_one_example_before_it_trains(plan: str):
+    engine = build_engine(task(units), PLANS[plan], 5, LocalTraining(2, 4))
+    model, part = engine.initial(0), engine._fit_part
+    engine._fit_part = None  # must not be called
+    for sizes, budget, client in (
+        ((8, 9, 6), None, 1),
+        ((8, 10, 6), Budget(1, "epochs", 9), 1),
+        ((8, 3, 1), Budget(1, "epochs", "full"), 2),
+    ):
+        size = budget.batch_size if budget is not None else 4
+        with pytest.raises(InputError, match=f"client {client} .* batch size {size}, .* GroupNorm"):
+            engine.at(0, ragged_data(sizes)).fit(model[None], torch.arange(3), budget=budget)
+    with pytest.raises(InputError, match=r"client 2 .* only example"):
+        engine.at(0, ragged_data((8, 9, 1))).gradients(model, torch.arange(3))
+    engine._fit_part = part
+    with pytest.raises(InputError, match=r"client 1 .* one of its 9 examples"):
+        require_trainable(engine, ragged_data((8, 9, 16)))
+
+
+@pytest.mark.parametrize(
+    ("size", "batch_size", "last", "remedy"),
+    [
+        (31, 10, "keep", "local.last_batch to join,"),
+        (1, 10, "join", "partition.min_examples"),
+        (31, 10, "join", None),
+        (31, 10, "drop", None),
+    ],
+)
+def test_a_remedy_is_named_where_an_example_is_alone(size: int, batch_size: int, last: Any, remedy: str | None):
+    counts = torch.tensor([size, 40])
+    with pytest.raises(InputError, match=remedy) if remedy else nullcontext():
+        require_no_single_batch(torch.arange(2), counts, counts, batch_size, last)
+
+
+X = np.random.default_rng(0).integers(1, 12, (60, 4))
+LINEAR = partial(MCLR, [4], 3)
+
+
+def data_of(inputs: Any = X, **options: Any) -> ArrayData:
+    return ArrayData(inputs, X[:, 0] % 3, np.arange(60) // 10, **options)
+
+
+def embedding(labels: int = 3) -> nn.Module:
+    return nn.Sequential(nn.Embedding(12, 5), nn.Flatten(), nn.Linear(20, labels))
+
+
+def prepared(net: Any, data: ArrayData) -> Any:
+    def task() -> Classification:
+        return Classification(net(), partial(torch.optim.SGD, lr=0.1))
+
+    return Experiment(data, task, FedAvg(), rounds=1, cohort_size=2).prepare(0)
+
+
+def test_integers_are_numbers_unless_the_net_has_an_embedding():
+    numbers, tokens = prepared(LINEAR, data_of()), prepared(embedding, data_of())
+    of_numbers, of_tokens = (run.engine.examples(run.data).batch(torch.tensor([3]))[0] for run in (numbers, tokens))
+    assert of_numbers.tolist() == X[3:4].astype(float).tolist()
+    assert of_tokens.tolist() == X[3:4].tolist()
+    assert (of_numbers.dtype, of_tokens.dtype) == (torch.float32, torch.int64)
+    assert tokens.data.examples.vocabulary == 12
+    assert numbers.fingerprint["partition"] == tokens.fingerprint["partition"]
+    assert [np.isfinite(done.info.loss) for done in tokens.rounds()] == [True]
+    kinds = Classification(nn.Linear(2, 2)), NextToken(nn.Linear(2, 2)), nn.Sequential(nn.EmbeddingBag(12, 2))
+    assert list(map(takes_tokens, kinds)) == [False, True, True]  # a task may say that it takes tokens
+    floats = prepared(LINEAR, data_of(X.astype(np.float32)))
+    assert torch.equal(*(list(run.rounds())[-1].state.models for run in (numbers, floats)))
+
+
+def test_token_ids_are_blamed_only_if_the_net_has_no_embedding():
+    with pytest.raises(InputError, match="token ids: choose a net with an embedding"):
+        prepared(LINEAR, data_of(vocabulary=12))
+    with pytest.raises(InputError) as error:
+        prepared(partial(embedding, 2), data_of())  # a label that the net does not have
+    assert "token ids" not in str(error.value)

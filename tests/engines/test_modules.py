@@ -46,12 +46,7 @@ def sorted_clients() -> FederatedData:
     return clients_of(Examples(inputs, labels, 10), SIZES)
 
 
-# The table
-
-
 class Row(NamedTuple):
-    """A module of the table."""
-
     make: Callable[[], LightningModule]
     ways: tuple[str, ...] | None  # ways that may train it, besides `trainer`; None = it is refused
     why: str = ""  # piece of the reason against `loop`, or of the error
@@ -129,15 +124,11 @@ def of_layers(*layers: nn.Module) -> LightningModule:
 
 DIFFERS = "its models differ"
 DRAWS = "it draws random numbers"
-ATTACHED = "something is attached to the optimizer"
 TWICE = "scores the same examples differently the second time"
-OUTSIDE = "the same fit gives other models the second time"
 UNCHANGED = "training leaves the model unchanged"
 
 
 # Nothing unusual. `test_ways.py` has nets, optimizers and options.
-
-
 trains()(Own)
 trains()(lambda: Classification(MLP(12, SHAPE, 10), partial(SGD, lr=3.0)), "a large rate")
 trains()(lambda: Classification(MLP(12, SHAPE, 10), partial(SGD, lr=0.1, fused=True)), "a fused optimizer")
@@ -160,17 +151,11 @@ def logs_a_metric(self, batch, batch_idx):
 
 
 trains(method="training_step")(lambda self, batch: self.losses(batch).mean(), "a step without an index")
-trains(method="configure_optimizers")(
-    lambda self: {"optimizer": SGD(self.parameters(), lr=0.1)}, "an optimizer in a dictionary"
-)
+trains(method="configure_optimizers")(lambda self: {"optimizer": SGD(self.parameters(), lr=0.1)}, "in a dictionary")
 
 
 # Progress of a Trainer
-
-
-only_by_trainer("it reads self.current_epoch", "factor")(
-    lambda self, batch: 1 / (1 + self.current_epoch), "reads current_epoch"
-)
+only_by_trainer("it reads self.current_epoch", "factor")(lambda self, batch: 1 / (1 + self.current_epoch), "by epoch")
 
 
 @only_by_trainer("it reads self.trainer", "factor")
@@ -214,8 +199,6 @@ only_by_trainer("it reads self.trainer|is not attached to a `Trainer`", "configu
 
 
 # What earlier steps have left
-
-
 @refused(TWICE, "factor")
 def counts(self, batch):
     self.seen = (self.seen or 0) + 1
@@ -294,19 +277,13 @@ def keeps_its_batch_norm_in_evaluation_mode(self, mode=True):
     return self
 
 
-# State outside of the object
-
-
-@refused(OUTSIDE)
+@refused("the same fit gives other models the second time")
 class InTheClass(Own):
     calls = 0
 
     def factor(self, batch):
         type(self).calls += self.training
         return min(1.0, type(self).calls / 100)
-
-
-# Random numbers
 
 
 DRAWN: dict[str, Callable[[], Any]] = {
@@ -320,17 +297,12 @@ for name, draw in DRAWN.items():  # seldom: one mini-batch in fifty would count 
     )
 
 
-only_by_trainer(DRAWS, "forward")(
-    lambda self, inputs: self.fc(dropout(inputs.flatten(1), 0.5, True)), "dropout in evaluation"
-)
+only_by_trainer(DRAWS, "forward")(lambda self, inputs: self.fc(dropout(inputs.flatten(1), 0.5, True)), "dropout always")
 refused(
     "another model, or scores differently, when it is built again from the same seed.*default_rng",
     "forward",
     shift=lambda: nn.Buffer(torch.from_numpy(np.random.default_rng().normal(size=10)).float()),
 )(lambda self, inputs: self.fc(inputs.flatten(1)), "a generator without a seed")
-
-
-# What changes in place
 
 
 def before_losses(change: Callable[[Own, Batch], object]) -> Callable[[], LightningModule]:
@@ -356,9 +328,7 @@ only_by_trainer("does not require grad")(
 
 
 # Optimizers with something attached
-
-
-@only_by_trainer(ATTACHED, "configure_optimizers")
+@only_by_trainer("something is attached to the optimizer", "configure_optimizers")
 def attaches_a_hook_that_acts_after_more_steps_than_these(self):
     optimizer, count = SGD(self.parameters(), lr=0.1), itertools.count()
     optimizer.register_step_post_hook(lambda *given: self.fc.weight.data.zero_() if next(count) > 100 else None)
@@ -385,9 +355,6 @@ for name, configure, why in (
 ):
     only_by_trainer(why, "configure_optimizers")(configure, name)
 refused(UNCHANGED, "configure_optimizers")(lambda self: SGD(self.parameters(), lr=0.0), "a rate of 0")
-
-
-# Steps
 
 
 class Manual(Own):
@@ -432,8 +399,6 @@ for name, step in STEPS.items():
 
 
 # Hooks, in the class, assigned to the object, or by callbacks
-
-
 only_by_trainer("hook on_train_epoch_end", "on_train_epoch_end")(lambda self: None, "a hook")
 only_by_trainer("hook clip_gradients", "clip_gradients")(
     lambda self, optimizer, *rest, **named: nn.utils.clip_grad_norm_(self.parameters(), 5.0), "clips by itself"
@@ -451,8 +416,6 @@ for name in ("setup", "configure_model", "prepare_data"):
 
 
 # Losses that depend on each other, have a fixed type, or take gradients
-
-
 trains("loop", "factor")(lambda self, batch: 1 + batch[0].mean(), "a factor of the batch")
 
 
@@ -488,8 +451,6 @@ refused("scores are computed without gradients", "losses")(penalty, "a gradient"
 
 @only_by_trainer("has no gradient|does not require grad")
 class DetachedLosses(Own):
-    """Losses without a gradient, and a step with one."""
-
     def losses(self, batch):
         return super().losses(batch).detach()
 
@@ -501,9 +462,6 @@ refused(UNCHANGED, "losses")(
     lambda self, batch: cross_entropy(self(batch[0]).detach() + 0 * self.fc.bias.sum(), batch[1], reduction="none"),
     "detached features",
 )
-
-
-# Layers
 
 
 # a layer that no loss uses, which weight decay in a loop would change
@@ -532,10 +490,6 @@ def attention(dropout: float) -> LightningModule:
     return classification(nn.Flatten(1, 2), encoder, nn.Flatten(), nn.Linear(64, 10))
 
 
-def spectral() -> LightningModule:
-    return of_layers(nn.utils.parametrizations.spectral_norm(nn.Linear(64, 32)), nn.ReLU(), nn.Linear(32, 10))
-
-
 trains("stack loop")(lambda: attention(0.0), "attention without dropout")
 only_by_trainer(DRAWS)(lambda: attention(0.2), "attention with dropout")
 only_by_trainer(DRAWS)(lambda: of_layers(nn.Linear(64, 12), nn.RReLU(), nn.Linear(12, 10)), "RReLU")
@@ -543,7 +497,10 @@ trains("loop")(
     lambda: classification(nn.InstanceNorm2d(1, track_running_stats=True), nn.Flatten(), nn.Linear(64, 10)),
     "InstanceNorm",
 )
-trains("loop")(spectral)
+trains("loop")(
+    lambda: of_layers(nn.utils.parametrizations.spectral_norm(nn.Linear(64, 32)), nn.ReLU(), nn.Linear(32, 10)),
+    "spectral norm",
+)
 
 
 class Reader(nn.Module):
@@ -592,8 +549,6 @@ for name, (layer, given, ways) in LAYERS.items():
 
 
 # Layers that are not registered, or not copied
-
-
 NOT_OWN = r"depend on a parameter of shape .* not part of the module, .* neither trained nor sent"
 
 
@@ -649,8 +604,6 @@ class ByLambda(ByMethod):
 
 
 # What a net returns or raises
-
-
 class Returns(Linear):
     def __init__(self, form: Callable[[Tensor], object]) -> None:
         super().__init__()
@@ -672,8 +625,6 @@ for name, form, why in (
 
 
 # What a copy or a row cannot hold, and methods of other forms
-
-
 def with_part(make: Callable[[Any], Any]) -> LightningModule:
     net = Linear()
     net.part = make(net)
@@ -725,9 +676,6 @@ refused("has no `losses", "losses")((), "a list of losses")
 trains(method="state_dict")(lambda self: LightningModule.state_dict(self), "a state_dict of its own")
 # not the method of our tasks, which takes no arguments
 trains(method="penalty")(lambda self, outputs: outputs.square().sum(), "a penalty of outputs")
-
-
-# The test
 
 
 @pytest.fixture(scope="module")

@@ -121,9 +121,7 @@ def test_steps_that_are_replayed_in_later_fits_give_the_bits_of_the_cpu(gpu: Pre
     assert Graph.made < len(requests)
 
 
-def test_views_are_seen_without_a_wait_and_a_pool_may_stay_on_the_cpu(
-    gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch
-):
+def test_views_are_seen_without_a_wait_and_a_pool_may_stay_on_cpu(gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch):
     data = ragged_data()
     with gpu.counting() as without:
         round_of(engine_of(GPU_PLAN), data)
@@ -138,9 +136,6 @@ def test_views_are_seen_without_a_wait_and_a_pool_may_stay_on_the_cpu(
     with gpu.counting() as small:
         assert torch.equal(round_of(engine_of(GPU_PLAN), data)[0], expected)
     assert small.waits <= counts.waits
-
-
-# Costs
 
 
 def counted(gpu: PretendedGPU, clients: int, steps: int, prox: float = 0.0) -> Counts:
@@ -211,9 +206,6 @@ def test_examples_on_the_cpu_are_gathered_while_those_before_train(gpu: Pretende
     monkeypatch.setattr(Examples, "batch", gathering)
     assert torch.equal(trained(engine_of(GPU_PLAN)), expected)
     assert (wanted, len(threads), current_thread() in threads) == ([], 1, False)
-
-
-# Captures, and steps that cannot be captured
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

@@ -34,9 +34,6 @@ def engine_of(make: Any = LINEAR, **options: Any) -> Engine:
     return build_engine(make, Plan("loop", **options), 11, LocalTraining(1, 4))
 
 
-# Room in a cluster
-
-
 def test_each_worker_gets_its_share():
     node = {"CPU": 4.0, "GPU": 2.0}
     cpu, gpu = (Plan(workers=3, device=device) for device in ("cpu", "cuda:0"))
@@ -84,9 +81,6 @@ def test_nobody_asks_ray_who_does_not_need_it(monkeypatch: pytest.MonkeyPatch):
     assert room_of_ray("ray", "cpu", PlanOptions(workers=2)) == RayRoom()
 
 
-# Addresses
-
-
 @pytest.fixture(autouse=True)
 def not_initialized(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.is_initialized", lambda: False)
@@ -126,9 +120,6 @@ def test_an_address_without_ray_and_more_workers_than_cores_are_refused_at_once(
         engine_of(workers=2)
 
 
-# Who works, and as what
-
-
 def test_work_is_dealt_the_largest_first():
     assert deal([5, 1, 4, 2], 2) == [[0, 1], [2, 3]]
     assert deal([3], 4) == [[0]]
@@ -153,9 +144,6 @@ def test_workers_are_as_deterministic_as_the_driver(deterministic: bool, monkeyp
     built = ray_worker.Worker([])._get_engine(engine_of(workers=2)._spec())
     assert said == [(built.plan, deterministic)]
     assert (built.plan.engine, built.plan.workers) == ("loop", 0)
-
-
-# Lists of tasks
 
 
 class CallsInTurn:

@@ -30,13 +30,7 @@ from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan, Precision
 from lit_cfl.engines.stacked import way as stack_way
 from lit_cfl.engines.stacked.lane_memory import make_work
-from lit_cfl.engines.stacked.lane_schedule import (
-    busy_lanes,
-    schedule_by_cost,
-    schedule_lanes,
-    width_for,
-    widths_of,
-)
+from lit_cfl.engines.stacked.lane_schedule import busy_lanes, schedule_by_cost, schedule_lanes, width_for, widths_of
 from lit_cfl.engines.stacked.lane_steps import Lanes
 from lit_cfl.engines.stacked.products import StackedProducts
 from lit_cfl.engines.stacked.stackable_layers import PlainGRU, PlainLSTM
@@ -115,9 +109,6 @@ def test_a_stacks_gradients_of_linear_layers_lie_in_memory_as_their_weights_do()
     assert not grad(total)(weights).is_contiguous()  # otherwise, PyTorch's own gradient would do
 
 
-# The schedule
-
-
 @settings(deadline=None, derandomize=True)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 8))
 def test_every_job_sits_alone_in_lanes_without_gaps_of_which_the_first_is_busy_longest(calls: list[int], lanes: int):
@@ -158,8 +149,7 @@ def test_wide_stacks_of_a_gpu_cost_little_more_than_the_work_itself(seed: int, c
 
 
 @pytest.mark.parametrize(
-    ("lanes", "narrow", "widths"),
-    [(24, 1, [24, 8, 3, 1]), (161, 6, [161, 54, 18, 6]), (4, 2, [4, 3, 2]), (1, 1, [1])],
+    ("lanes", "narrow", "widths"), [(24, 1, [24, 8, 3, 1]), (161, 6, [161, 54, 18, 6]), (4, 2, [4, 3, 2]), (1, 1, [1])]
 )
 def test_widths_are_in_equal_ratios(lanes: int, narrow: int, widths: list[int]):
     assert widths_of(lanes, narrow) == widths
@@ -173,9 +163,6 @@ def test_stack_of_many_widths_gives_the_same_rows(prox: float, monkeypatch: pyte
     found, _ = fitted(make, Plan("stack", lanes=8), prox=prox)
     assert_close(found.rows, expected.rows, rtol=0, atol=1e-6)
     assert_close(found.losses, expected.losses, rtol=0, atol=1e-6, equal_nan=True)
-
-
-# Memory of a lane
 
 
 NETS = {
@@ -201,9 +188,7 @@ def test_double_precision_takes_twice_the_memory():
     ("net", "optimizer"), [("linear", SGD), ("linear", partial(SGD, momentum=0.9)), ("cnn", Adam), ("dropout", SGD)]
 )
 def test_estimate_is_what_the_allocator_records(net: str, optimizer: Any):
-    """Compares the memory per lane recorded for six lanes with the estimate."""
     loop = Engine(task(NETS[net], partial(optimizer, lr=0.1)), Plan("stack"), 5, LocalTraining(1, 10)).way
-    assert isinstance(loop, StackWay)
     slots, width = loop.layout.slots, 6
     rows = tuple(torch.rand(width, *slot.shape) for slot in slots)
     lanes = Lanes(rows, loop._optimizer.start(rows[: sum(not slot.is_buffer for slot in slots)]))
@@ -222,9 +207,6 @@ def test_estimate_is_what_the_allocator_records(net: str, optimizer: Any):
     assert estimated(net, optimizer) == pytest.approx((most + held) / width, rel=0.02)
 
 
-# Plain LSTM, GRU and embedding layers, which can be stacked
-
-
 Cells = nn.LSTM | nn.GRU
 exactly = partial(assert_close, atol=1e-12, rtol=0)
 of_both_kinds = pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
@@ -232,7 +214,6 @@ of_both_kinds = pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Limits PyTorch to one thread, as runs of small models do."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -250,15 +231,11 @@ def normal(seed: int, *shape: int) -> Tensor:
     return torch.randn(shape, generator=rng(seed), dtype=torch.float64)
 
 
-def flat(found: tuple[Tensor, Tensor | tuple[Tensor, Tensor]]) -> list[Tensor]:
-    """Returns a list of the outputs, h_n, and for an LSTM also c_n."""
-    return [found[0], *([found[1]] if isinstance(found[1], Tensor) else found[1])]
-
-
 def results(layer: nn.Module, inputs: Tensor, start: list[Tensor]) -> list[Tensor]:
     """Returns outputs, and gradients of their weighted sum with respect to parameters, inputs and initial states."""
     inputs, start = inputs.clone().requires_grad_(), [state.clone().requires_grad_() for state in start]
-    found = flat(layer(inputs, *([tuple(start)] if len(start) == 2 else start)))
+    outputs, last = layer(inputs, *([tuple(start)] if len(start) == 2 else start))
+    found = [outputs, *([last] if isinstance(last, Tensor) else last)]  # of an LSTM, h_n and c_n are the last states
     total = sum((part * normal(9 + k, *part.shape)).sum() for k, part in enumerate(found))
     wanted = [p for p in layer.parameters() if p.requires_grad]
     return [*found, *torch.autograd.grad(total, [*wanted, inputs, *start])]

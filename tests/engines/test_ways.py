@@ -41,9 +41,6 @@ LOCAL = LocalTraining(epochs=2, batch_size=10)
 PLAIN = partial(SGD, lr=0.1)
 
 
-# Data
-
-
 def draw_labels(count: int, classes: int = 10) -> Tensor:
     return torch.randint(classes, (count,), generator=torch.Generator().manual_seed(1))
 
@@ -94,9 +91,6 @@ def brighten(batch: tuple[Tensor, Tensor], keys: Tensor) -> tuple[Tensor, Tensor
 def shade(batch: tuple[Tensor, Tensor], keys: Tensor) -> tuple[Tensor, Tensor]:
     """Augments without a draw: by a brightness that depends on the label, and by another label."""
     return batch[0] * (1 + batch[1].view(-1, 1, 1, 1) / 10), (batch[1] + 1) % 10
-
-
-# Nets, tasks and optimizers
 
 
 def mlp() -> nn.Module:
@@ -183,8 +177,6 @@ class Reader(nn.Module):
 
 
 class Own(LightningModule):
-    """User's module with losses, a step and an optimizer."""
-
     def __init__(self) -> None:
         super().__init__()
         self.fc = nn.Linear(81, 10)
@@ -230,9 +222,6 @@ def by_kind(
     return kind([{"params": part, "lr": rate, "weight_decay": decay} for part, rate, decay in groups], **more)
 
 
-# Rows
-
-
 def row(net: Callable[[], nn.Module] = mlp, optimizer: Any = PLAIN, local: LocalTraining = LOCAL, **more: Any) -> Case:
     """Makes a row of a classification; arguments without a name here are those of `LocalWork.fit`."""
     data = more.pop("data", images)
@@ -249,12 +238,9 @@ def optimized(kind: Any, **options: Any) -> Case:
     return row(optimizer=optimizer, local=replace(LOCAL, gradient_clip=1.0), prox=0.3)
 
 
-WEIGHTS = torch.linspace(0, 2, 25)  # of a client's examples, in their order
-
-
 def weigh(clients: Tensor) -> Tensor:
     """Gives each example a weight that depends on its client and its number."""
-    return torch.cat([WEIGHTS[: SIZES[k]].roll(k) for k in clients.tolist()])
+    return torch.cat([torch.linspace(0, 2, 25)[: SIZES[k]].roll(k) for k in clients.tolist()])
 
 
 def weigh_many(clients: Tensor) -> Tensor:
@@ -354,6 +340,12 @@ CASES: dict[str, Case] = BY_HAND | {
         optimizer=partial(by_kind, kind=AdamW, rates=(0.01, 0.04)), local=replace(LOCAL, lr_schedule=HALVED)
     ),
     "a client that diverges": row(data=partial(floats, 44), local=replace(LOCAL, on_divergence="skip")),
+    "dropouts, rates, scores of sets and own lengths": task(
+        lambda: Classification(
+            chain_of(nn.Dropout(0.2), 14, nn.ReLU(), nn.Dropout(0.4), 10), by_kind, scores=["auroc", "accuracy"]
+        ),
+        local=replace(LOCAL, lr_schedule=HALVED), prox=0.3, budget=EACH,
+    ),
     # examples
     "floats": row(data=floats),
     "bytes with an offset": row(data=partial(images, offset=7.0)),
@@ -376,14 +368,13 @@ WAYS = {  # how close a way is to the Trainer, and how close a client's model is
     "dual": (1e-6, 0.0),
     "gpu": (1e-9, 1e-9),
 }
-NEITHER = "loop stack chain"
 REFUSED = {  # row: who refuses it
-    **dict.fromkeys(("maximize", "amsgrad", "rmsprop"), NEITHER),
+    **dict.fromkeys(("maximize", "amsgrad", "rmsprop"), "loop stack chain"),
     **dict.fromkeys((
         "own module",  # a chain, but for its label smoothing
         "cnn with dropout", "strides", "layer norm", "attention",
         "next token", "layer without use",
-        "lstm", "gru", "two dropouts", "activation in front",
+        "lstm", "gru", "two dropouts", "dropouts, rates, scores of sets and own lengths", "activation in front",
         *(name for name in CASES if name.startswith("batch norm")),
     ), "chain"),
 }  # fmt: skip
@@ -393,12 +384,11 @@ KIND = {"stack of 1": "stack", "gpu": "stack", "dual": "chain"}
 # rows in which client 4 does not train, because its length is 0 or it diverges
 UNTRAINED = {
     "own start, centre and length", "clipping and a proximal term", "adam, full batches", "mlp", "steps of each client",
-    "a client that diverges",
+    "a client that diverges", "dropouts, rates, scores of sets and own lengths",
 }  # fmt: skip
 
 
 def measure(clients: Clients) -> dict[str, Tensor]:
-    """Computes all that a way computes for a row."""
     everyone, index = torch.arange(clients.data.num_clients), torch.arange(30) % len(clients.data.examples)
     if clients.case.local.lr_schedule is not None:
         clients.fit(torch.tensor([2]), round=0)  # an engine that has trained before has other rates now
@@ -458,12 +448,10 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("one_thread", "cluster")
-@pytest.mark.parametrize(
-    "name", ["two dropouts", "own start, centre and length", "rates of mini-batches", "scores of sets"]
-)
-def test_two_workers_give_the_bits_of_one_process(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_two_workers_give_the_bits_of_one_process(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("lit_cfl.engines.ray.engine._HAND_OVER_PAYS", 0)
-    alone, shared, some = Clients("loop", CASES[name]), Clients("ray", CASES[name]), [4, 0, 2, 4]
+    case, some = CASES["dropouts, rates, scores of sets and own lengths"], [4, 0, 2, 4]
+    alone, shared = Clients("loop", case), Clients("ray", case)
     try:
         found, again = measure(shared), shared.fit(torch.tensor(some))
     finally:
@@ -524,8 +512,6 @@ def test_weights_are_refused_if_a_step_computes_another_loss():
 
 
 # Outside of the package: what all ways share
-
-
 OF_MINI_BATCHES = ["nesterov", "adamw", "clipping", "steps", "drop", "join", "joined steps", "rates of mini-batches"]
 
 
@@ -684,16 +670,14 @@ def one_hot(sizes: Sequence[int], **options: Any) -> FederatedData:
 
 def work_of(sizes: Sequence[int], local: LocalTraining = LOCAL, round: int = 2, **options: Any) -> LocalWork:
     make = lambda: Regression(nn.Linear(25, 1, bias=False), partial(SGD, lr=0.5))  # noqa: E731
-    return Clients("loop", Case(make, lambda: one_hot(sizes, **options), local)).at(round)
+    return Clients("loop", Case(make, lambda: one_hot(sizes, **options), local, {})).at(round)
 
 
 def read_weights(
     client: int, budget: Budget, sizes: Sequence[int] = (0, 3, 17, 20, 25, 20), purpose: str = "train", **options: Any
 ) -> Tensor:
-    return work_of(sizes, **options).fit(ZEROS, torch.tensor([client]), budget=budget, purpose=purpose).rows[0]
-
-
-ZEROS = torch.zeros(1, 25).double()
+    zeros = torch.zeros(1, 25).double()
+    return work_of(sizes, **options).fit(zeros, torch.tensor([client]), budget=budget, purpose=purpose).rows[0]
 
 
 def test_mini_batches_differ_between_clients_rounds_purposes_and_epochs():
@@ -729,7 +713,7 @@ def test_dropouts_differ_between_layers_examples_clients_rounds_purposes_and_ste
     """Weights of ones that two dropouts precede are 0 or 1 / (3/4 1/2) after a step."""
     net = lambda: nn.Sequential(nn.Dropout(0.25), nn.Dropout(0.5), nn.Linear(2000, 1, bias=False))  # noqa: E731
     data = clients_of(Examples(torch.ones(4, 2000), torch.ones(4), 0), (0, 1, 1, 2))
-    clients = Clients("loop", Case(lambda: Regression(net(), partial(SGD, lr=0.5)), lambda: data, LOCAL))
+    clients = Clients("loop", Case(lambda: Regression(net(), partial(SGD, lr=0.5)), lambda: data, LOCAL, {}))
     zeros, one = torch.zeros(1, 2000).double(), torch.tensor([1])
 
     def kept(client: int, round: int = 2, steps: int = 1, **options: Any) -> Tensor:
@@ -746,9 +730,6 @@ def test_dropouts_differ_between_layers_examples_clients_rounds_purposes_and_ste
     assert torch.equal(kept(1), masks[0])
     assert abs(kept(1, steps=2).eq(0).double().mean() - (5 / 8) ** 2) < 0.04
     assert abs(kept(3).eq(0).double().mean() - (5 / 8) ** 2) < 0.04
-
-
-# No option without a row
 
 
 def test_every_value_of_an_option_has_a_row_that_trains_with_it():

@@ -31,5 +31,4 @@ def digits(**changes: object) -> Experiment:
 
 
 def timeless_rows(path: Path) -> list[dict[str, Any]]:
-    """Returns the rows of a run's `metrics.csv` without the columns of times."""
     return list(map(without_clocks, read_table(path / "metrics.csv")))

@@ -15,5 +15,5 @@ def _draw_nothing(folder: PictureFolder, view: RoundView) -> dict[str, Path]:
 
 
 def let_runs_draw(yes: bool) -> None:
-    PictureFolder.draw = _DRAW if yes else _draw_nothing  # type: ignore[method-assign]
+    PictureFolder.draw = _DRAW if yes else _draw_nothing
     run.draw_both = _DRAW_BOTH if yes else lambda *files: []

@@ -46,8 +46,7 @@ def run(
 def states(
     algorithm: Algorithm, work: QuadraticWork, cohorts: list[Tensor] = COHORTS, state: Any = None
 ) -> Iterator[Any]:
-    for after, _ in run(algorithm, work, cohorts, state):
-        yield after
+    return (after for after, _ in run(algorithm, work, cohorts, state))
 
 
 def last(algorithm: Algorithm, work: QuadraticWork, cohorts: list[Tensor] = COHORTS, state: Any = None) -> Any:
@@ -80,6 +79,5 @@ def empty_data(clients: int) -> FederatedData:
 
 
 def batch_norm(**options: Any) -> Classification:
-    """Makes a task on digits whose first layer is a batch normalisation, with these options."""
     net = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, **options), nn.Linear(64, 10))
     return Classification(net, partial(SGD, lr=0.1))

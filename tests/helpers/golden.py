@@ -17,12 +17,9 @@ _WIDTH = 150
 
 
 def check_golden(file: Path, found: object, *folders: Path) -> None:
-    """Checks that something shown equals its recorded text, or records it if the variable `UPDATE` is set.
+    """Checks that a text, or a structure of lists, dictionaries and numbers as in `plain`, equals its recorded text.
 
-    Args:
-        file: Recorded text; with the ending `.json` the text is that of `plain`.
-        found: Text, or a structure of lists, dictionaries and numbers.
-        folders: Temporary folders; the text has `TMP` instead.
+    If the variable `UPDATE` is set, it is recorded. Instead of the temporary `folders`, the text has `TMP`.
     """
     text = found if isinstance(found, str) else json.dumps(plain(found))
     for folder in sorted(map(str, folders), key=len, reverse=True):
@@ -42,7 +39,8 @@ def plain(found: Any) -> Any:
     if isinstance(found, np.ndarray):
         return plain(found.tolist())
     if isinstance(found, list | tuple):
-        return " ".join(map(digits, found)) if found and all(map(_is_number, found)) else [plain(one) for one in found]
+        numbers = found and all(isinstance(one, Real) and not isinstance(one, bool) for one in found)
+        return " ".join(map(digits, found)) if numbers else list(map(plain, found))
     return digits(found) if isinstance(found, float) else found
 
 
@@ -52,13 +50,12 @@ def in_lines(found: Any, indent: str = "") -> str:
     if len(indent) + len(text) <= _WIDTH or not found or not isinstance(found, dict | list):
         return text
     deeper = indent + " "
-    names = (
-        [f"{json.dumps(key, ensure_ascii=False)}: " for key in found] if isinstance(found, dict) else [""] * len(found)
-    )
-    parts = found.values() if isinstance(found, dict) else found
-    lines = [f"{deeper}{name}{in_lines(part, deeper)}" for name, part in zip(names, parts, strict=True)]
-    first, last = "{}" if isinstance(found, dict) else "[]"
-    return ",\n".join([f"{first}\n{lines[0]}", *lines[1:]]) + f"\n{indent}{last}"
+    if isinstance(found, dict):
+        names, parts, ends = [f"{json.dumps(key, ensure_ascii=False)}: " for key in found], found.values(), "{}"
+    else:
+        names, parts, ends = [""] * len(found), found, "[]"
+    lines = ",\n".join(f"{deeper}{name}{in_lines(part, deeper)}" for name, part in zip(names, parts, strict=True))
+    return f"{ends[0]}\n{lines}\n{indent}{ends[1]}"
 
 
 def digits(value: Any) -> str:
@@ -71,7 +68,3 @@ def without_times(text: str) -> str:
     text = re.sub(r"\d+(\.\d+)?(e-\d+)? s\b", "TIME s", text)
     text = re.sub(r"[ \t]{3,}", "  ", text)
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)

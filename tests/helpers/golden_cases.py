@@ -5,6 +5,7 @@ Found cluster 0 is true cluster 1, 1 is 2, and 2 is 0, but for client 3. Nothing
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +36,14 @@ FOUND = {  # clusters of the clients by round
 SPLITS = [  # round, cluster, parent, size
     *((1, 0, None, 9), (2, 0, 0, 6), (2, 2, 0, 3), (3, 0, 0, 5), (3, 2, 0, 4), (4, 0, 0, 3), (4, 1, 0, 2), (4, 2, 0, 4))
 ]
-ACCURACIES = {  # test, validation, worst tenth by round
-    **{1: (0.25, 0.375, 0.0625), 2: (0.5, 0.4375, 0.125), 3: (0.46875, 0.5, 0.1875), 4: (0.75, 0.625, 0.3125)},
-}
+# test, validation, worst tenth of rounds 1 to 4
+ACCURACIES = (0.25, 0.375, 0.0625), (0.5, 0.4375, 0.125), (0.46875, 0.5, 0.1875), (0.75, 0.625, 0.3125)
 OF_CLIENTS = (0.15, 0.35, 0.35, 0.625, 0.75, 0.8125, 0.95, 0.45, None)  # score of each client
 
 
-def usual_rows(numbers: Sequence[int]) -> list[dict[str, Any]]:
-    """Makes rows of `metrics.csv` in which all numbers differ."""
-    return [_usual_row(number) for number in numbers]
-
-
-def _usual_row(number: int) -> dict[str, Any]:
-    test, validation, worst = ACCURACIES[number]
+def usual_row(number: int) -> dict[str, Any]:
+    """Makes a row of `metrics.csv` in which all numbers differ."""
+    test, validation, worst = ACCURACIES[number - 1]
     row = {"test/weighted_accuracy": test, "val/weighted_accuracy": validation, "test/worst10_accuracy": worst}
     row |= {"test/mean_accuracy": test - 0.03125, "test/loss": 3.5 - 0.75 * number, "train/loss": 2.25 / number}
     row |= {"train/discrepancy": 0.125 * number**2, "clusters/count": (1, 2, 2, 3)[number - 1]}
@@ -60,15 +56,9 @@ def _usual_row(number: int) -> dict[str, Any]:
 
 
 def change_summary(path: Path, **changes: Any) -> Path:
-    """Changes entries of the summary of a run, as if it had ended so."""
     file = path / "summary.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
     return seal(path)
-
-
-def write_clusters(path: Path, until: int = 4) -> None:
-    columns = ("round", "cluster", "parent", "size")
-    write_table(path / "clusters.csv", CLUSTERS, rows_of(columns, [row for row in SPLITS if row[0] <= until]))
 
 
 def write_memberships(path: Path, true: np.ndarray = TRUE) -> None:
@@ -105,17 +95,13 @@ def rows_of(columns: Sequence[str], values: Sequence[Sequence[Any]]) -> list[dic
 
 def started_run(path: Path, numbers: Sequence[int] = (1, 2, 3, 4), **changes: Any) -> tuple[Path, list[dict[str, Any]]]:
     """Writes a run without an end; returns its path and its rows of metrics."""
-    rows = usual_rows(numbers)
+    rows, columns = list(map(usual_row, numbers)), ("round", "cluster", "parent", "size")
     made_run(path, rows, snapshots=0, over=False, **changes)
-    write_clusters(path, max(numbers))
+    write_table(path / "clusters.csv", CLUSTERS, rows_of(columns, [row for row in SPLITS if row[0] <= max(numbers)]))
     return path, rows
 
 
-# One directory per case
-
-
 def finished_run(path: Path) -> Path:
-    """Writes a run of CFL with splits, memberships, snapshots and scores of the clients."""
     path, rows = started_run(path)
     write_memberships(path)
     write_snapshots(path)
@@ -133,27 +119,20 @@ _CLUSTERS = {"FedAvg": (1, 1, 1), "IFCA": (2, 3, 2), "Oracle": (4, 4, 4)}
 
 
 def compared_experiments() -> dict[str, Experiment]:
-    return {
-        "FedAvg": digits(algorithm=FedAvg()),
-        "IFCA": digits(algorithm=IFCA(2)),
-        "Oracle": digits(algorithm=Oracle()),
-    }
+    return {type(own).__name__: digits(algorithm=own) for own in (FedAvg(), IFCA(2), Oracle())}
 
 
 def compared_run(path: Path, name: str, seed: int) -> None:
-    """Writes the run of an algorithm under a seed, three rounds long."""
     place, folder = list(COMPARED_ACCURACIES).index(name), path / name / f"seed-{seed}"
     accuracies, mib, clusters = (part[name][seed] for part in (COMPARED_ACCURACIES, _MIB, _CLUSTERS))
     rows = [
-        _usual_row(number)
+        usual_row(number)
         | {"test/weighted_accuracy": accuracy, "val/weighted_accuracy": accuracy - 0.0625 * (seed + 1)}
         | {"traffic/mib": mib * number, "traffic/round_mib": mib, "clusters/count": clusters}
         | {"clusters/ari": 0.25 * place + 0.0625 * seed, "clusters/assigned": 12, "clients/evaluated": 12}
         | {"local/steps": round(100 * mib * number), "local/examples": round(900 * mib * number)}
-        | {
-            "time/elapsed_seconds": 10.0 * (seed + 1) ** 2 * (place + 1),
-            "test/loss": 2.0 - 0.25 * seed - 0.125 * number,
-        }
+        | {"time/elapsed_seconds": 10.0 * (seed + 1) ** 2 * (place + 1)}
+        | {"test/loss": 2.0 - 0.25 * seed - 0.125 * number}
         for number, accuracy in enumerate(accuracies, 1)
     ]
     folder.mkdir(parents=True)
@@ -167,11 +146,9 @@ def compared_run(path: Path, name: str, seed: int) -> None:
 
 
 def compared_runs(path: Path, missing: Sequence[tuple[str, int]] = ()) -> Path:
-    """Writes the runs of three algorithms under three seeds, without the missing ones."""
-    for name in COMPARED_ACCURACIES:
-        for seed in range(3):
-            if (name, seed) not in missing:
-                compared_run(path, name, seed)
+    for name, seed in product(COMPARED_ACCURACIES, range(3)):
+        if (name, seed) not in missing:
+            compared_run(path, name, seed)
     return path
 
 
@@ -201,7 +178,6 @@ METRIC, ETA, CLUSTERS_OF = "val/weighted_accuracy", "algorithm.eta_g", "algorith
 
 
 def study_files(path: Path) -> StudyFiles:
-    """Opens the files of a study in `path`, whose trials are those of its journal."""
     base = STUDY["base"] | {"pictures": {"formats": ["png"]}}
     study = Study(**(STUDY | {"base": base, "limits": Limits(), "seeds": [0, 3], "num_repeats": 2}))
     prepared = PreparedStudy(TrialJob(study, Objective(), path / "trials"), build(base), {}, None, None)
@@ -223,9 +199,9 @@ def add_trial(files: StudyFiles, number: int, values: Mapping[str, Any], state: 
         )
     )
     if not repeats:
-        name = f"{number:04d}"
-        (files.path / "trials" / name).mkdir(parents=True)
-        (files.path / "trials" / name / "config.yaml").write_text(f"name: '{name}'\nseeds: [3]\n")
+        folder = files.path / "trials" / f"{number:04d}"
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text(f"name: '{folder.name}'\nseeds: [3]\n")
 
 
 def searched_study(path: Path) -> Path:

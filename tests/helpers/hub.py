@@ -13,8 +13,6 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 from PIL import Image
 
-from lit_cfl.errors import InputError
-
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 DIGITS = [str(digit) for digit in range(10)]
 
@@ -25,17 +23,6 @@ def fresh_caches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # set directly, since the environment variable is read at import
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", folder / "hf")
     monkeypatch.delenv("LITCFL_DATA", raising=False)
-
-
-@contextmanager
-def skipped_without_data() -> Iterator[None]:
-    """Skips a test if its data are not on this machine."""
-    try:
-        yield
-    except InputError as error:
-        if "LITCFL_DATA" not in str(error):
-            raise
-        pytest.skip(str(error))
 
 
 @contextmanager
@@ -72,35 +59,26 @@ def picture(pixels: np.ndarray, format: str = "PNG") -> dict[str, Any]:
     return {"bytes": file.getvalue(), "path": None}
 
 
-def pixels(count: int, *shape: int, seed: int = 0) -> np.ndarray:
-    """Draws random images, uint8 `[count, *shape]`."""
-    return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
+def pixels(count: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (count, *shape), dtype=np.uint8)
 
 
 def write_images(
     folder: Path,
     train: int = 30,
     test: int = 12,
-    shape: Sequence[int] = (28, 28),
-    column: str = "image",
     labels: Any = ClassLabel(names=DIGITS),
     values: Sequence[int] | None = None,
 ) -> Path:
     """Writes random images with the labels `values`; by default, the labels cycle through all classes."""
-    images = [picture(image) for image in pixels(train + test, *shape)]
-    count = labels.num_classes if isinstance(labels, ClassLabel) else 10
-    values = [row % count for row in range(len(images))] if values is None else values
-    return write_split(folder, {column: datasets.Image(), "label": labels}, {column: images, "label": values}, train)
+    images = [picture(image) for image in pixels(train + test, 28, 28)]
+    values = [row % labels.num_classes for row in range(len(images))] if values is None else values
+    return write_split(folder, {"image": datasets.Image(), "label": labels}, {"image": images, "label": values}, train)
 
 
 def write_writers(folder: Path, characters: Sequence[str], writers: Sequence[str], names: Sequence[str]) -> Path:
     """Writes a data set in FEMNIST's format: one split `train`, with an image, a writer and a character per row."""
     images = [picture(image) for image in pixels(len(characters), 28, 28)]
-    features = {
-        "image": datasets.Image(),
-        "writer_id": Value("string"),
-        "hsf_id": Value("int64"),
-        "character": ClassLabel(names=list(names)),
-    }
+    features = {"image": datasets.Image(), "writer_id": Value("string"), "hsf_id": Value("int64")}
     columns = {"image": images, "writer_id": list(writers), "hsf_id": [0] * len(images), "character": list(characters)}
-    return write(folder, features, train=columns)
+    return write(folder, features | {"character": ClassLabel(names=list(names))}, train=columns)

@@ -34,13 +34,11 @@ def table_on(page: Page, title: str) -> list[list[str]]:
 
 
 def figure_on(page: Page, name: str) -> Figure:
-    """Returns the figure whose name ends with these words."""
-    (found,) = [figure for figure in page.figures if figure.name == name or figure.name.endswith(f"-{name}")]
+    (found,) = [figure for figure in page.figures if f"-{figure.name}".endswith(f"-{name}")]
     return found
 
 
 def lines_of(figure: Figure) -> dict[str, tuple[list[float], list[float]]]:
-    """Returns the curves of the first panel by name."""
     return {curve.name: (list(curve.x), list(curve.y)) for curve in figure.first_panel.curves}
 
 
@@ -54,13 +52,9 @@ def results_of(
     target: float | None = None,
     errors: Mapping[tuple[str, int], str] | None = None,
 ) -> Results:
-    """Reads the results of a comparison under the seeds 0 to 2, and writes its files.
+    """Reads the runs `<name>/seed-<seed>` of a comparison under the seeds 0 to 2, and writes its files.
 
-    Args:
-        path: Directory with a run in `<name>/seed-<seed>` for each experiment and seed.
-        experiments: Experiment of each name.
-        target: Score for which costs are counted; None = found.
-        errors: What went wrong, by name and seed.
+    `target` is the score for which costs are counted (None = found), and `errors` what went wrong by name and seed.
     """
     failed = {Job(path, *key, 3): why for key, why in (errors or {}).items()}
     results = collect(Comparison("x", dict(experiments), [0, 1, 2], target), path, failed)
@@ -73,9 +67,6 @@ def results_of(
 def compare_on_new_seeds(path: Path) -> Results:
     """Compares the best setting of a study, 0003, with the default one, and writes the comparison's files."""
     return results_of(path / "repeats", {"default": digits(algorithm=FedAvg()), "0003": digits(algorithm=IFCA(2))})
-
-
-# What a terminal shows
 
 
 def printed(show: Callable[..., object], *values: Any) -> str:

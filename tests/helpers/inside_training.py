@@ -1,9 +1,8 @@
 """Trains the clients of a table's rows in each way of training: what these tables need from inside the package."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -42,29 +41,26 @@ MIXING = torch.tensor([[0.125, 0.25, 0.25, 0.375], [0.0, 0.625, 0.125, 0.25], [0
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A feature of local training."""
-
     task: Callable[[], LightningModule]
     data: Callable[[], FederatedData]
     local: LocalTraining
-    # further arguments of `LocalWork.fit`; a function of ids `[n]` where they differ between clients
-    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    options: Mapping[str, Any]  # more arguments of `LocalWork.fit`; functions of ids `[n]` if they differ by client
 
     def options_of(self, clients: Tensor) -> dict[str, Any]:
         return {name: value(clients) if callable(value) else value for name, value in self.options.items()}
 
 
-def _precision_of(way: str) -> Any:
-    return "32-true" if _PLANS[way].engine == "chain" else "64-true"
+def _plan_of(way: str, precision: Any = None, **options: Any) -> Plan:
+    plan = _PLANS[way]
+    return replace(plan, precision=precision or ("32-true" if plan.engine == "chain" else "64-true"), **options)
 
 
 class Clients:
     """The clients of a row, trained in one way. They start from four models, and are pulled to the same four."""
 
     def __init__(self, way: str, case: Case, precision: Any = None) -> None:
-        plan = replace(_PLANS[way], precision=precision or _precision_of(way))
         self.case, self.data = case, case.data()
-        self._engine = build_engine(case.task, plan, 5, case.local)
+        self._engine = build_engine(case.task, _plan_of(way, precision), 5, case.local)
         self.models = torch.stack([self._engine.initial(number) for number in range(4)])
         self.work: LocalWork = self.at(ROUND)
 
@@ -73,17 +69,15 @@ class Clients:
 
     def fit(self, clients: Tensor, round: int = ROUND) -> Fitted:
         options = self.case.options_of(clients)
-        return self.at(round).fit(
-            self.models, clients, START[clients], centers=self.models, center=CENTER[clients], **options
-        )
+        pull = {"centers": self.models, "center": CENTER[clients]}
+        return self.at(round).fit(self.models, clients, START[clients], **pull, **options)
 
     def score(self, which: Tensor, index: Tensor) -> dict[str, Tensor]:
         """Scores examples, each under the model assigned to it, and under mixtures of all models."""
-        found = {"of a model": self._engine.outcomes_of_each(self.models, which, index, self.data)}
-        if hasattr(self._engine.template, "mix_outputs"):
-            weights = MIXING[: which.max() + 1]
-            mixed = self._engine.outcomes_of_mixtures(self.models, weights, which, index, self.data)
-            found["of a mixture"] = mixed
+        engine, weights = self._engine, MIXING[: which.max() + 1]
+        found = {"of a model": engine.outcomes_of_each(self.models, which, index, self.data)}
+        if hasattr(engine.template, "mix_outputs"):
+            found["of a mixture"] = engine.outcomes_of_mixtures(self.models, weights, which, index, self.data)
         return {
             f"{what} {of}": getattr(outcomes, what)
             for of, outcomes in found.items()
@@ -92,7 +86,6 @@ class Clients:
         }
 
     def module(self, row: Tensor) -> LightningModule:
-        """Returns a module of its own with this model."""
         return self._engine.module(row)
 
     def close(self) -> None:
@@ -102,17 +95,13 @@ class Clients:
 def judge(
     make: Callable[[], LightningModule], data: FederatedData, local: LocalTraining
 ) -> tuple[str | None, dict[str, str | None]]:
-    """Prepares a run of a module as an experiment does, and asks each way whether it may train it.
-
-    Returns the error in one line, or None if it trains, and the reason against each way but `trainer`, or None.
-    """
+    """Returns why a module is refused, or None, and the reason against each way but `trainer`, or None."""
     try:
         work = Workload.of(make, 5, local, data, len(data.population))
         engine = build_engine(make, choose_plan("auto", "cpu", "32-true", work), 5, local)
         require_trainable(engine, data)
     except InputError as error:
         return str(error), {}
-    assert work.trial is not None
     ways = {"chain": ("cpu", "32-true"), "stack": ("cuda:0", "64-true"), "loop": ("cpu", "64-true")}
     return None, {way: work.trial.reason_against(get_way(way), *on) for way, on in ways.items()}
 
@@ -121,15 +110,14 @@ def fit_twice(
     way: str, make: Callable[[], LightningModule], data: FederatedData, local: LocalTraining, precision: Any = None
 ) -> tuple[Tensor, Tensor]:
     """Trains all clients for two rounds, the second from the models of the first. Returns `[2, n, d]` and losses."""
-    plan = replace(_PLANS[way], lanes=2, precision=precision or _precision_of(way))
-    engine, everyone = build_engine(make, plan, 5, local), torch.arange(data.num_clients)
+    engine = build_engine(make, _plan_of(way, precision, lanes=2), 5, local)
+    everyone = torch.arange(data.num_clients)
     first = engine.at(0, data).fit(torch.stack([engine.initial(0), engine.initial(1)]), everyone, everyone % 2)
     second = engine.at(1, data).fit(first.rows, everyone, everyone)
     return torch.stack([first.rows, second.rows]), torch.stack([first.losses, second.losses])
 
 
 def why_absent(way: str) -> str | None:
-    """Returns why a way cannot be tried on this machine; None if it can."""
     if way == "gpu" and not torch.cuda.is_available():
         return "there is no GPU"
     if _PLANS[way].engine == "chain" and load_library()[0] is None:
@@ -138,22 +126,18 @@ def why_absent(way: str) -> str | None:
 
 
 def set_form(way: str, patch: pytest.MonkeyPatch) -> None:
-    """Forces a chain to hold the weights of its first layer, or, as `dual`, their products, wherever that is possible.
-
-    Without this, each client has the form that is estimated to be faster.
-    """
+    """Forces a chain to hold the weights of its first layer or, as `dual`, their products, not what seems faster."""
     if _PLANS[way].engine == "chain":
         patch.setattr(chain, "dual_pays", lambda size, *rest: torch.full_like(size, way == "dual").bool())
 
 
 def find_refusal(way: str, case: Case) -> str | None:
-    """Returns why a way does not train a row; None if it does."""
-    plan = _PLANS[way]
+    plan = _plan_of(way)
     if plan.engine == "trainer":
         return None
     # on a CPU a stack is refused as slow, but it computes the same
     device = "cuda:0" if plan.engine == "stack" else plan.device
-    return _trial_of(case).reason_against(get_way(plan.engine), device, _precision_of(way))
+    return _trial_of(case).reason_against(get_way(plan.engine), device, plan.precision)
 
 
 @cache
@@ -164,9 +148,5 @@ def _trial_of(case: Case) -> Trial:
 def make_work(
     way: str, task: Callable[[], LightningModule], data: FederatedData, local: LocalTraining, rows_mib: int = 1024
 ) -> Any:
-    """Returns an object that gives the `LocalWork` of a round, `at(round, data)`, by training in one way.
-
-    Local models that take more than `rows_mib` are read in chunks.
-    """
-    plan = replace(_PLANS[way], precision=_precision_of(way), rows_mib=rows_mib)
-    return build_engine(task, plan, 5, local)
+    """Returns an engine of one way, which reads local models that take more than `rows_mib` in chunks."""
+    return build_engine(task, _plan_of(way, rows_mib=rows_mib), 5, local)

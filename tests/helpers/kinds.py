@@ -20,6 +20,7 @@ import torch
 from datasets import ClassLabel, Value
 from hub import pixels, write_images, write_split
 from lightning import LightningModule
+from own_arrays import saved
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from tweets import glove, tweets
@@ -61,11 +62,6 @@ def table(folder: Path, **columns: Any) -> Path:
     return path
 
 
-def npz(folder: Path, **arrays: Any) -> Path:
-    np.savez(folder / "own.npz", **arrays)
-    return folder / "own.npz"
-
-
 def hub_table(folder: Path) -> str:
     """Writes the rows in the Hub's form; the last nine are its test part."""
     columns = {"a": X[:, 0].tolist(), "b": X[:, 1].tolist(), "user": CLIENTS, "label": AS_NUMBERS}
@@ -75,7 +71,6 @@ def hub_table(folder: Path) -> str:
 
 
 def photos(folder: Path) -> str:
-    """Writes a folder of image files with a table that names labels and clients."""
     from PIL import Image
 
     (folder / "photos").mkdir()
@@ -86,20 +81,10 @@ def photos(folder: Path) -> str:
     return str(folder / "photos")
 
 
-def grey(folder: Path, low: int) -> Path:
-    """Writes 30 grey images of uniform value, from `low` on, and labels in turn, as .npz."""
-    values = np.arange(low, low + 30, dtype=np.uint8)
-    np.savez(folder / f"{low}.npz", x=np.tile(values[:, None, None], (1, 3, 3)), y=np.arange(30) % 3)
-    return folder / f"{low}.npz"
-
-
 SAID = ("good", "bad", "day", "night")
 # a sentiment of 2 is neutral, and not read
 TWEETS = [(f"{SAID[row % 4]} {SAID[row // 2 % 4]}", "abc"[row % 3], (0, 4, 2, 4)[row % 4]) for row in range(30)]
 VECTORS = {"good": (1.0, 2.0), "bad": (-1.0, -2.5), "day": (3.0, 0.5)}
-
-
-# Descriptions
 
 
 @dataclass(frozen=True)
@@ -115,7 +100,6 @@ def made(name: str, **options: Any) -> Made:
 
 
 def built(value: Any) -> Any:
-    """Builds the object that is described."""
     if isinstance(value, Made):
         return getattr(lit_cfl.datamodules, value.name)(**{key: built(part) for key, part in value.options.items()})
     return [built(part) for part in value] if isinstance(value, list) else value
@@ -124,41 +108,27 @@ def built(value: Any) -> Any:
 def configured(value: Any) -> Any:
     """Returns the description as it stands in a YAML file."""
     if isinstance(value, Made):
-        options = {key: configured(part) for key, part in value.options.items()}
-        return {"class_path": value.name, "init_args": options}
+        return {"class_path": value.name, "init_args": {key: configured(part) for key, part in value.options.items()}}
     if isinstance(value, list | tuple):
         return [configured(part) for part in value]
     return str(value) if isinstance(value, Path) else value
 
 
-class Bag(nn.Module):
-    """Net for token ids: the mean of the tokens' embeddings, and a linear layer."""
+class OfTokens(nn.Module):
+    """Net for token ids: a linear layer on their embeddings, or on the mean of these."""
 
-    def __init__(self, vocabulary: int, num_labels: int):
+    def __init__(self, vocabulary: int, outputs: int, mean: bool):
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary, 3)
-        self.fc1 = nn.Linear(3, num_labels)
+        self.embedding, self.mean = nn.Embedding(vocabulary, 3), mean
+        self.fc1 = nn.Linear(3, outputs)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.fc1(self.embedding(tokens).mean(1))
-
-
-class Next(nn.Module):
-    """Net for sequences: the logits of the next token, given the last."""
-
-    def __init__(self, vocabulary: int):
-        super().__init__()
-        self.embedding = nn.Embedding(vocabulary, 3)
-        self.fc1 = nn.Linear(3, vocabulary)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.fc1(self.embedding(tokens))
+        vectors = self.embedding(tokens)
+        return self.fc1(vectors.mean(1) if self.mean else vectors)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of data."""
-
     describe: Callable[[Path], Made]  # writes the files of the data into a folder, and describes the data module
     rows: Callable[[], list[Row]] | None  # every example, as a net should get it; None = they have no source: drawn
     clients: int
@@ -176,57 +146,36 @@ def people(
     describe: Callable[[Path], Made], labels: Sequence[Any] = LABELS, inputs: np.ndarray = X, **more: Any
 ) -> Kind:
     """Makes the kind of all people; a quarter of 9, 14, 6, 1 and 3 examples are for testing, halves to even."""
-    rows = [
-        (client, label, tuple(np.float32(one).ravel().tolist()))
-        for client, label, one in zip(CLIENTS, labels, inputs, strict=True)
-    ]
-    return Kind(describe, lambda: rows, 5, **{"test": [2, 4, 2, 0, 1]} | more)
+    return Kind(describe, lambda: images_of(inputs, labels, CLIENTS, 1.0), 5, **{"test": [2, 4, 2, 0, 1]} | more)
 
 
-def images_of(stored: np.ndarray, labels: Sequence[Any], clients: Sequence[str] | None = None) -> list[Row]:
-    """Returns the rows of images, uint8 `[N, ...]`, scaled to 0 to 1."""
+def images_of(
+    stored: np.ndarray, labels: Sequence[Any], clients: Sequence[str] | None = None, scale: float = 1 / 255
+) -> list[Row]:
+    """Returns the rows of images `[N, ...]`, scaled to 0 to 1."""
     owners = clients or [""] * len(stored)
-    scaled = stored.astype(np.float32) * np.float32(1 / 255)
-    return [
-        (owner, label, tuple(one.ravel().tolist())) for owner, label, one in zip(owners, labels, scaled, strict=True)
-    ]
-
-
-def digits_rows() -> list[Row]:
-    bunch = load_digits()
-    return [
-        ("", label, tuple((np.float32(image) / 16).ravel().tolist()))
-        for image, label in zip(bunch.images, bunch.target.tolist(), strict=True)
-    ]
+    inputs = (stored.astype(np.float32) * np.float32(scale)).reshape(len(stored), -1).tolist()
+    return list(zip(owners, labels, map(tuple, inputs), strict=True))
 
 
 def tweet_rows(vectors: bool) -> list[Row]:
     """Returns the rows of tweets: of token ids only their client and label are known here."""
-    rows: list[Row] = []
-    for text, user, sentiment in TWEETS:
-        if sentiment in (0, 4):
-            words = [(0.0, 0.0)] + [VECTORS.get(word, (0.0, 0.0)) for word in text.split()]
-            rows.append((user, sentiment // 4, tuple(number for word in words for number in word) if vectors else ()))
-    return rows
+    read = [[(0.0, 0.0)] + [VECTORS.get(word, (0.0, 0.0)) for word in text.split()] for text, *_ in TWEETS]
+    inputs = [tuple(number for word in words for number in word) if vectors else () for words in read]
+    rows = zip(TWEETS, inputs, strict=True)
+    return [(user, sentiment // 4, own) for (_, user, sentiment), own in rows if sentiment in (0, 4)]
 
 
 def own(labels: Sequence[Any], inputs: np.ndarray, task: str, net: str = "MCLR", **options: Any) -> Kind:
-    """Makes the kind of an .npz file of all people, with the options of `ArrayData` and the arrays of the file."""
     arrays = {name: options.pop(name) for name in ("x", "y") if name in options}
 
     def make(folder: Path) -> Made:
-        return made("ArrayData", source=npz(folder, **arrays, client=CLIENTS), test=0.25, **options)
+        return made("ArrayData", source=saved(folder / "own.npz", **arrays, client=CLIENTS), test=0.25, **options)
 
     return people(make, labels, inputs, task=task, net=net)
 
 
-def image_kind(name: str, write: Callable[[Path], Path], partition: Made, **options: Any) -> Callable[[Path], Made]:
-    """Describes one of the image data sets."""
-    return lambda folder: made(name, source=str(write(folder / "images")), partition=partition, **options)
-
-
 def tokens_kind(embeddings: bool) -> Callable[[Path], Made]:
-    """Describes tweets, as token ids or as word vectors."""
     lines = "".join(f"{word} {' '.join(map(str, vector))}\n" for word, vector in VECTORS.items())
     given = {"length": 3, "partition": made("Natural", min_examples=1, test=0.25)}
 
@@ -252,12 +201,17 @@ OF_PHOTOS = {"input_column": "image", "label_column": "condition", "client_colum
 
 
 def part(folder: Path, low: int, clients: int) -> Made:
-    return made("ArrayData", source=grey(folder, low), partition=made("IID", num_clients=clients, test=0.25))
+    """Describes clients with 30 grey images of uniform value, from `low` on, and labels in turn."""
+    values = np.arange(low, low + 30, dtype=np.uint8)
+    source = saved(folder / f"{low}.npz", x=np.tile(values[:, None, None], (1, 3, 3)), y=np.arange(30) % 3)
+    return made("ArrayData", source=source, partition=made("IID", num_clients=clients, test=0.25))
 
 
 KINDS = {
     "digits": Kind(
-        lambda folder: made("Digits", num_clients=6, test=0.25), digits_rows, 6, [75] * 6, clusters=[0, 1, 2, 3, 0, 1]
+        lambda folder: made("Digits", num_clients=6, test=0.25),
+        lambda: images_of(load_digits().images, load_digits().target.tolist(), scale=1 / 16),
+        6, [75] * 6, clusters=[0, 1, 2, 3, 0, 1],
     ),
     "table": people(
         lambda folder: made("ArrayData", source=table(folder, what=LABELS, place=PLACES), columns=NAMED, test=0.25),
@@ -265,86 +219,59 @@ KINDS = {
     ),
     "arrays": people(
         lambda folder: made("ArrayData", x=X, y=LABELS, client=CLIENTS, cluster=CLUSTERS, test=0.25),
-        clusters=CLUSTERS,
-        only_python=True,
+        clusters=CLUSTERS, only_python=True,
     ),
     "numbers": own(np.float32(NUMBERS).tolist(), X, "Regression", x=X, y=NUMBERS),
     "several labels": own(SEVERAL_READ, X, "MultiLabel", x=X, y=SEVERAL),
     "sequences": own([0] * 33, TOKENS, "NextToken", "Next", x=TOKENS, vocabulary=4),
     "images": Kind(
-        image_kind("MNIST", write_images, made("IID", num_clients=4)),
+        lambda folder: made("MNIST", source=str(write_images(folder / "images")), partition=made("IID", num_clients=4)),
         lambda: images_of(pixels(42, 28, 28), [str(row % 10) for row in range(42)]),
-        4,
-        12,
-        clusters=[0, 0, 0, 0],
-        cached=True,
+        4, 12, clusters=[0, 0, 0, 0], cached=True,
     ),
     "photos": Kind(
         lambda folder: made("HFDataset", source=photos(folder), partition=NATURAL, **OF_PHOTOS),
         lambda: images_of(pixels(24, 4, 4, 3).transpose(0, 3, 1, 2), [WORDS[row % 3] for row in range(24)], TOWNS),
-        4,
-        [1, 2, 2, 2],
-        cached=True,
+        4, [1, 2, 2, 2], cached=True,
     ),
     "hub table": people(
         lambda folder: made("HFDataset", source=hub_table(folder), partition=NATURAL, **OF_TABLE),
-        LABELS,
-        X[:, [1, 0]],
-        cached=True,
+        LABELS, X[:, [1, 0]], cached=True,
     ),
-    "tweets": Kind(
-        tokens_kind(embeddings=False), lambda: tweet_rows(vectors=False), 3, [2, 2, 2], net="Bag", cached=True
-    ),
-    "word vectors": Kind(tokens_kind(embeddings=True), lambda: tweet_rows(vectors=True), 3, [2, 2, 2], cached=True),
+    "tweets": Kind(tokens_kind(False), lambda: tweet_rows(vectors=False), 3, [2, 2, 2], net="Bag", cached=True),
+    "word vectors": Kind(tokens_kind(True), lambda: tweet_rows(vectors=True), 3, [2, 2, 2], cached=True),
     "hybrid": Kind(
         lambda folder: made("Hybrid", parts=[part(folder, 0, 2), part(folder, 100, 3)]),
         lambda: images_of(np.tile(np.uint8([*range(30), *range(100, 130)])[:, None], (1, 9)), [0, 1, 2] * 20),
-        5,
-        [4, 4, 2, 2, 2],
-        clusters=[0, 0, 1, 1, 1],
+        5, [4, 4, 2, 2, 2], clusters=[0, 0, 1, 1, 1],
     ),
     "synthetic": Kind(
-        lambda folder: made("Synthetic", **DRAWN, **SIZED),
-        None,
-        4,
-        [2, 1, 3, 2],
-        clusters=[0, 1, 2, 0],
-        counts=[[2, 12, 0], [0, 4, 6], [0, 0, 29], [6, 0, 7]],
+        lambda folder: made("Synthetic", **DRAWN, **SIZED), None,
+        4, [2, 1, 3, 2], clusters=[0, 1, 2, 0], counts=[[2, 12, 0], [0, 4, 6], [0, 0, 29], [6, 0, 7]],
     ),
     "mixture": Kind(
-        lambda folder: made("SyntheticMixture", **DRAWN, **BOUNDED),
-        None,
-        4,
-        [3, 3, 3, 3],
-        drawn=False,
-        counts=[[11, 4], [3, 6], [3, 6], [4, 7]],
+        lambda folder: made("SyntheticMixture", **DRAWN, **BOUNDED), None,
+        4, [3, 3, 3, 3], drawn=False, counts=[[11, 4], [3, 6], [3, 6], [4, 7]],
     ),
-}
-
-
-# Runs
+}  # fmt: skip
 
 
 def task_of(kind: Kind, module: FederatedDataModule) -> Callable[[], LightningModule]:
-    """Returns the function that builds the task of a kind, with a net that fits its examples."""
     examples = module.examples
-    shape, outputs = list(examples.input_shape), examples.num_outputs
     nets = {
-        "MCLR": lambda: MCLR(shape, outputs),
-        "Bag": lambda: Bag(examples.vocabulary, outputs),
-        "Next": lambda: Next(examples.vocabulary),
+        "MCLR": lambda: MCLR(list(examples.input_shape), examples.num_outputs),
+        "Bag": lambda: OfTokens(examples.vocabulary, examples.num_outputs, mean=True),
+        "Next": lambda: OfTokens(examples.vocabulary, examples.vocabulary, mean=False),
     }
     return lambda: getattr(lit_cfl.tasks, kind.task)(nets[kind.net](), partial(torch.optim.SGD, lr=0.05))
 
 
 def experiment_on(kind: Kind, module: FederatedDataModule, algorithm: Algorithm, **options: Any) -> Experiment:
-    """Returns two tiny rounds of an algorithm with cohorts smaller than the population."""
     usual: dict[str, Any] = {"rounds": 2, "cohort_size": 2, "seeds": [3], "local": LocalTraining(1, 10)}
     return Experiment(data=module, task=task_of(kind, module), algorithm=algorithm, **usual | options)
 
 
 def reloaded(algorithm: Algorithm, completed: Round) -> Round:
-    """Returns a round whose state was written to a file and read again."""
     file = io.BytesIO()
     torch.save(state_to_dict(completed.state), file)
     file.seek(0)
@@ -353,20 +280,15 @@ def reloaded(algorithm: Algorithm, completed: Round) -> Round:
 
 
 def score(prepared: PreparedRun, completed: Round) -> dict[str, float]:
-    """Returns the scores of a round, as `metrics.csv` has them."""
     algorithm, engine, data = prepared.experiment.algorithm, prepared.engine, completed.data
     return evaluate(algorithm, completed.state, engine, data, EvaluationPlan(), round=completed.index).metrics
 
 
 def place(prepared: PreparedRun, completed: Round, clients: Tensor) -> tuple[Assignment, Info]:
-    """Places clients as newcomers; returns their models and the report."""
     work = prepared.engine.at(completed.index, completed.data)
     algorithm = prepared.experiment.algorithm
     state, info = algorithm.place(completed.state, clients, work, generator(prepared.seed, "assign", completed.index))
     return algorithm.serve(state, clients), info
-
-
-# Clients
 
 
 def lists_of(data: FederatedData) -> dict[str, list[list[int]]]:
@@ -382,10 +304,9 @@ def facts_of(data: FederatedData) -> dict[str, Any]:
     """Returns everything that two equal data have in common, with the order of the examples."""
     examples = data.examples
     lists = {name: [one.tolist() for one in getattr(data, name)] for name in ("train", "validation", "test")}
-    newcomers = None if data.newcomers is None else data.newcomers.tolist()
     return lists | {
         "true clusters": data.true_clusters.tolist(),
-        "newcomers": newcomers,
+        "newcomers": None if data.newcomers is None else data.newcomers.tolist(),
         "names": (data.names, data.cluster_names, examples.label_names, examples.input_names),
         "skew": data.skew,
         "examples": (examples.fingerprint, examples.num_labels, examples.vocabulary, examples.words, examples.views),
@@ -397,8 +318,7 @@ def rows_of(data: FederatedData, numbers: Sequence[int]) -> Counter[tuple[Any, t
     """Counts pairs of label and input of these examples; labels have their names, if they have some."""
     inputs, labels = data.examples.batch(torch.tensor(numbers, dtype=torch.int64))
     names = data.examples.label_names if data.examples.num_labels else ()
-    several = labels.ndim > 1
-    named = [tuple(label) if several else names[label] if names else label for label in labels.tolist()]
+    named = [tuple(label) if labels.ndim > 1 else names[label] if names else label for label in labels.tolist()]
     return Counter(zip(named, map(tuple, inputs.flatten(1).tolist()), strict=True))
 
 

@@ -23,15 +23,8 @@ def config(**changes: Any) -> dict[str, Any]:
 
 
 def metric_row(number: int, **values: Any) -> dict[str, Any]:
-    usual = {
-        "round": number,
-        "test/weighted_accuracy": 0.1 * number,
-        "val/weighted_accuracy": 0.1 * number,
-        "test/loss": 2.0 / number,
-        "clusters/count": 1 + (number > 1),
-        "clusters/ari": 1.0,
-        "traffic/mib": 1.5 * number,
-    }
+    usual = {"round": number, "traffic/mib": 1.5 * number, "clusters/count": 1 + (number > 1), "clusters/ari": 1.0}
+    usual |= {f"{split}/weighted_accuracy": 0.1 * number for split in ("test", "val")} | {"test/loss": 2.0 / number}
     return dict.fromkeys(METRICS) | usual | values
 
 
@@ -50,11 +43,8 @@ def made_run(
 ) -> Path:
     """Writes a run of clients in two clusters, the second of which was split off in round 2.
 
-    Args:
-        rows: Rows of `metrics.csv`; None for four usual ones.
-        snapshots: Number of rounds with a similarity matrix.
-        over: True for a finished run.
-        changes: Changes of the configuration.
+    It has the `rows` of `metrics.csv`, or four usual ones, and a similarity matrix in each of the first `snapshots`
+    rounds; `over` tells whether it has finished, and `changes` are those of its configuration.
     """
     path.mkdir(parents=True)
     write_config(path, config(**changes))
@@ -70,26 +60,25 @@ def made_run(
     )
     (path / "snapshots").mkdir()
     for number in range(1, snapshots + 1):
-        np.savez(path / "snapshots" / f"{number}.npz", **snapshot(true))
+        np.savez(path / "snapshots" / f"{number}.npz", **_snapshot(true))
     if over:
-        write_end(path, rows, true)
+        _write_end(path, rows, true)
     return path
 
 
-def snapshot(true: np.ndarray) -> dict[str, np.ndarray]:
+def _snapshot(true: np.ndarray) -> dict[str, np.ndarray]:
     """Makes a snapshot with the cosine 0.5 between clients of the same cluster, and -0.25 between others."""
     alike = np.where(true[:, None] == true, 0.5, -0.25)
     np.fill_diagonal(alike, 1.0)
     plane = np.stack([true - 0.5, np.linspace(-0.1, 0.1, len(true))], axis=1)
-    arrays: Mapping[str, np.ndarray] = {"clients": np.arange(len(true)), "compared": np.array(len(true))}
     halves = {"similarity": alike.astype(np.float16), "projection": plane.astype(np.float16)}
-    return {**arrays, **halves, "cluster": true, "true_cluster": true}
+    clients = {"clients": np.arange(len(true)), "compared": np.array(len(true))}
+    return clients | halves | {"cluster": true, "true_cluster": true}
 
 
-def write_end(path: Path, rows: list[dict[str, Any]], true: np.ndarray) -> None:
-    cluster = np.stack([true * (row["round"] > 1) for row in rows]).astype(np.int32)
+def _write_end(path: Path, rows: list[dict[str, Any]], true: np.ndarray) -> None:
     rounds = np.array([row["round"] for row in rows])
-    np.savez(path / "memberships.npz", rounds=rounds, cluster=cluster, true_cluster=true.astype(np.int32))
+    np.savez(path / "memberships.npz", rounds=rounds, cluster=np.outer(rounds > 1, true), true_cluster=true)
     clients = [
         {"client": k, "cluster": c, "true_cluster": c, "n_train": 10 + k, "accuracy": 0.5 + 0.25 * c, "newcomer": 0}
         for k, c in enumerate(true.tolist())
@@ -99,7 +88,6 @@ def write_end(path: Path, rows: list[dict[str, Any]], true: np.ndarray) -> None:
 
 
 def finish(path: Path, rows: Sequence[Mapping[str, Any]], **summary: Any) -> Path:
-    """Ends a run: writes its summary and the digests of its files."""
     best = max((row["test/weighted_accuracy"] for row in rows if row.get("test/weighted_accuracy")), default=None)
     about = {"algorithm": "CFL", "seed": 0, "stopped": None, "test/max_weighted_accuracy": best}
     (path / "summary.json").write_text(json.dumps({**rows[-1], **about, **summary}))
@@ -107,7 +95,6 @@ def finish(path: Path, rows: Sequence[Mapping[str, Any]], **summary: Any) -> Pat
 
 
 def seal(path: Path) -> Path:
-    """Writes the digests of a run's files."""
     files = [file for file in path.rglob("*") if file.is_file() and file.name != SUMS]
     write_sums(path, {str(file.relative_to(path)): digest_of(file) for file in files})
     return path

@@ -40,7 +40,6 @@ def held(division: Division) -> list[int]:
 
 
 def sizes_of(division: Division) -> Tensor:
-    """Counts each client's examples, training and test together."""
     return division.train.sizes + division.test.sizes
 
 

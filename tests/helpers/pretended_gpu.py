@@ -49,8 +49,9 @@ class PretendedGPU:
         self._pinned: dict[int, StorageWeakRef] = {}
 
     def __enter__(self) -> "PretendedGPU":
-        self._modes = _Operations(self), _Functions(self)
+        self._modes = _Operations(), _Functions()
         for mode in self._modes:
+            mode.gpu = self
             mode.__enter__()
         return self
 
@@ -73,13 +74,13 @@ class PretendedGPU:
 
     def uploaded(self, tensor: Tensor, waits: bool) -> Tensor:
         self.counts.uploads += 1
-        self.counts.moved += tensor.numel() * tensor.element_size()
+        self.counts.moved += tensor.nbytes
         self.counts.waits += waits and not _kept(self._pinned, tensor)
         return self.take(tensor.clone())
 
     def downloaded(self, tensor: Tensor) -> Tensor:
         self.counts.downloads += 1
-        self.counts.moved += tensor.numel() * tensor.element_size()
+        self.counts.moved += tensor.nbytes
         self.counts.waits += 1
         self.ended = True  # the copy counts as the CPU's
         copy = tensor.clone()
@@ -94,29 +95,26 @@ class PretendedGPU:
         self.counts = Counts()
 
 
-def _plain(tensor: Tensor) -> Tensor:
+def _storage(tensor: Tensor) -> torch.UntypedStorage:
     while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
-    return tensor
+    return tensor.untyped_storage()
 
 
 def _kept(held: dict[int, StorageWeakRef], tensor: Tensor) -> bool:
-    storage = _plain(tensor).untyped_storage()
-    found = held.get(storage._cdata)
+    found = held.get(_storage(tensor)._cdata)
     return found is not None and not found.expired()
 
 
 def _keep(held: dict[int, StorageWeakRef], tensor: Tensor) -> None:
-    storage = _plain(tensor).untyped_storage()
+    storage = _storage(tensor)
     held[storage._cdata] = StorageWeakRef(storage)
 
 
 class _Functions(TorchFunctionMode):
     """Function mode that reports the devices of tensors, and copies tensors between CPU and simulated GPU."""
 
-    def __init__(self, gpu: PretendedGPU) -> None:
-        super().__init__()
-        self.gpu = gpu
+    gpu: PretendedGPU
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         gpu, kwargs = self.gpu, dict(kwargs or {})
@@ -160,9 +158,7 @@ class _Functions(TorchFunctionMode):
 class _Operations(TorchDispatchMode):
     """Dispatch mode that counts operations, and refuses those on tensors of both devices."""
 
-    def __init__(self, gpu: PretendedGPU) -> None:
-        super().__init__()
-        self.gpu = gpu
+    gpu: PretendedGPU
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         gpu, kwargs = self.gpu, kwargs or {}
@@ -186,10 +182,9 @@ class _Operations(TorchDispatchMode):
     def _count(self, func: Any, packet: Any, args: Any, tensors: list[Tensor], mine: list[bool]) -> None:
         counts = self.gpu.counts
         if packet is _aten.copy_ and mine[0] != mine[1]:
-            size = tensors[1].numel() * tensors[1].element_size()
             blocking = not (len(args) > 2 and args[2] and (mine[1] or _kept(self.gpu._pinned, tensors[1])))
             counts.uploads, counts.downloads = counts.uploads + mine[0], counts.downloads + mine[1]
-            counts.moved, counts.waits = counts.moved + size, counts.waits + blocking
+            counts.moved, counts.waits = counts.moved + tensors[1].nbytes, counts.waits + blocking
         elif packet in _INDEXING:
             indices = [index for index in args[1] if isinstance(index, Tensor)]
             masks = [index for index in indices if index.dtype == torch.bool]
@@ -234,15 +229,12 @@ class Graph(TorchDispatchMode):
         return (0, 1)
 
 
-class Stream:
-    def wait_stream(self, other: "Stream") -> None: ...
-
-
-def _stand_in_for_cuda(monkeypatch: pytest.MonkeyPatch, gpu: PretendedGPU) -> None:
-    """Replaces the parts of torch.cuda used by graph capture."""
+def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGPU]:
+    """Yields a simulated GPU, and replaces the parts of torch.cuda used by graph capture; used as a fixture."""
+    gpu = PretendedGPU()
 
     @contextmanager
-    def captured(graph: Graph, pool: object, stream: Stream, capture_error_mode: str) -> Iterator[None]:
+    def captured(graph: Graph, pool: object, stream: object, capture_error_mode: str) -> Iterator[None]:
         assert capture_error_mode == "thread_local"  # another thread may pin memory
         with graph:
             yield
@@ -252,12 +244,13 @@ def _stand_in_for_cuda(monkeypatch: pytest.MonkeyPatch, gpu: PretendedGPU) -> No
         return nullcontext()
 
     Graph.made, Graph.gpu = 0, gpu
+    stream = lambda *_: SimpleNamespace(wait_stream=lambda other: None)  # noqa: E731
     parts = {
-        "Stream": Stream,
+        "Stream": stream,
         "CUDAGraph": Graph,
         "graph": captured,
         "device": current,
-        "current_stream": Stream,
+        "current_stream": stream,
         "stream": lambda stream: nullcontext(),
         "get_sync_debug_mode": lambda: 0,
         "set_sync_debug_mode": lambda mode: None,
@@ -265,12 +258,6 @@ def _stand_in_for_cuda(monkeypatch: pytest.MonkeyPatch, gpu: PretendedGPU) -> No
     }
     for name, part in parts.items():
         monkeypatch.setattr(torch.cuda, name, part)
-
-
-def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGPU]:
-    """Yields a simulated GPU with a stand-in for CUDA graphs; used as a fixture."""
-    found = PretendedGPU()
-    _stand_in_for_cuda(monkeypatch, found)
-    monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: found.pinned(tensor))  # also applies to other threads
-    with found:
-        yield found
+    monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: gpu.pinned(tensor))  # also applies to other threads
+    with gpu:
+        yield gpu

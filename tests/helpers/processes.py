@@ -32,13 +32,10 @@ def resume(path: Path, *more: str) -> list[str]:
     return ["run", "--resume", str(path), *more]
 
 
-def in_child(
-    arguments: list[str], prepare: Callable[[], None] = lambda: None, command: Callable[[list[str]], int] = main
-) -> int:
+def in_child(arguments: list[str], prepare: Callable[[], None] = lambda: None) -> int:
     """Starts the command in a fork, with its output in the file `$CHILD_OUTPUT`; returns the process id."""
     sys.stdout.flush()
-    child = os.fork()
-    if child:
+    if child := os.fork():
         return child
     code = 99
     try:
@@ -46,7 +43,7 @@ def in_child(
         target = os.environ["CHILD_OUTPUT"]
         with open(target, "w") as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             prepare()
-            code = command(arguments)
+            code = main(arguments)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -54,12 +51,11 @@ def in_child(
 
 
 def wait(child: int) -> int:
-    """Waits for a child process; returns its exit code, or the negative signal number."""
+    """Returns the exit code of a child process, or the negative signal number."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def descendants(process: int) -> list[int]:
-    """Returns the ids of all descendants of a process."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # the process may just have ended
@@ -72,9 +68,7 @@ def descendants(process: int) -> list[int]:
 def left(mark: str, *, agents: bool = True) -> list[int]:
     """Waits up to 100 seconds until all processes with this mark in their environment end; returns those still running.
 
-    Args:
-        agents: True to include Ray's agents. Those of a killed Ray live for a minute, in which they try to report to
-            Ray's store, which is gone.
+    The `agents` of a Ray that was killed live for a minute, and try to report to its store, which is gone.
     """
     deadline = time.monotonic() + 100
     while (found := marked(mark, agents=agents)) and time.monotonic() < deadline:
@@ -83,7 +77,6 @@ def left(mark: str, *, agents: bool = True) -> list[int]:
 
 
 def marked(mark: str, *, agents: bool = True) -> list[int]:
-    """Lists the processes with this text in their environment."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):  # the process has just ended, or belongs to another user
@@ -114,14 +107,11 @@ def replace_text(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-def edit_checkpoint(path: Path, **changes: object) -> None:
-    """Changes entries of a run's checkpoint."""
-    torch.save(torch.load(path / "checkpoint.pt", weights_only=True) | changes, path / "checkpoint.pt")
-
-
 def replace_everywhere(path: Path, old: str, new: str) -> None:
     """Replaces a value in a run's configuration and checkpoint, as if another machine had written them."""
     replace_text(path / "config.yaml", old, new)
     config = yaml.safe_load((path / "config.yaml").read_text())
     del config["format"]
-    edit_checkpoint(path, **{"config": json.dumps(config), "config before": json.dumps(config)})
+    content = torch.load(path / "checkpoint.pt", weights_only=True)
+    content |= dict.fromkeys(("config", "config before"), json.dumps(config))
+    torch.save(content, path / "checkpoint.pt")

@@ -9,8 +9,6 @@ from lit_cfl.testing import QuadraticWork
 
 
 class Clients(QuadraticWork):
-    """Quadratic clients whose initial models are all `start`, if it is given."""
-
     start: Tensor | None = None
 
     def initial(self, number: int) -> Tensor:
@@ -26,9 +24,7 @@ def clients_at(
 ) -> Clients:
     """Makes one client per centre, on a line or in space; a step goes half of the way to the centre by default.
 
-    Args:
-        sizes: Numbers of examples; None for 1, 2, 3, and so on.
-        start: Initial model; None for a random one.
+    They have 1, 2, 3, ... examples by default, and random initial models instead of `start`.
     """
     rows = torch.tensor(centers, dtype=torch.float64)
     rows = rows[:, None] if rows.ndim == 1 else rows

@@ -5,14 +5,14 @@ from functools import partial
 
 import torch
 from lightning import LightningModule
-from torch import Tensor, nn
+from torch import nn
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.choose_plan import build_engine
 from lit_cfl.engines.engine import Engine
 from lit_cfl.engines.mini_batches import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.local_work import Budget, Fitted
+from lit_cfl.local_work import Fitted
 from lit_cfl.nets import MCLR
 from lit_cfl.tasks import Classification
 
@@ -30,8 +30,6 @@ PLANS = {
 
 
 class Linear(MCLR):
-    """Linear net for these images; a subclass changes one thing."""
-
     def __init__(self) -> None:
         super().__init__(SHAPE, 10)
 
@@ -67,16 +65,11 @@ def fitted(
     plan: Plan,
     *,
     local: LocalTraining = LOCAL,
-    clients: Tensor | None = None,
     prox: float = 0.0,
-    budget: Budget | None = None,
     data: FederatedData | None = None,
 ) -> tuple[Fitted, Engine]:
     """Trains clients that start from two models in turn and are pulled towards a third model."""
-    data = data or ragged_data()
-    engine = build_engine(make, plan, 5, local)
-    clients = torch.arange(data.num_clients) if clients is None else clients
-    models = torch.stack([engine.initial(number) for number in range(3)])
-    work = engine.at(2, data)
-    fit = work.fit(models, clients, clients % 2, prox=prox, centers=models, center=2, budget=budget)
+    data, engine = data or ragged_data(), build_engine(make, plan, 5, local)
+    clients, models = torch.arange(data.num_clients), torch.stack([engine.initial(number) for number in range(3)])
+    fit = engine.at(2, data).fit(models, clients, clients % 2, prox=prox, centers=models, center=2)
     return fit, engine

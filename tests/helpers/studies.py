@@ -10,45 +10,30 @@ from typing import Any
 import pytest
 import yaml
 
-BASE: dict[str, Any] = {
-    "name": "tiny",
-    "seeds": [0],
-    "rounds": 4,
-    "cohort_size": 5,
-    "selection": "round_robin_first",
-    "data": {
-        "class_path": "Digits",
-        "init_args": {"num_clients": 12, "rotations": [0, 180], "test": 0.2, "validation": 0.25},
-    },
-    "task": {
-        "class_path": "Classification",
-        "init_args": {
-            "net": {"class_path": "MCLR"},
-            "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}},
-        },
-    },
-    "local": {"epochs": 1, "batch_size": 10},
-    "pictures": {"formats": []},  # drawing would take two seconds per run
-    "algorithm": {"class_path": "FedGroup", "init_args": {"num_clusters": 2, "pretrain_scale": 3}},
-}
-STUDY: dict[str, Any] = {
-    "name": "tiny-study",
-    "base": BASE,
-    "space": {"algorithm.eta_g": {"uniform": [0.0, 0.3]}, "algorithm.num_clusters": {"randint": [2, 4]}},
-    "limits": {"trials": 3},
-    "num_repeats": 0,
-}
+BASE = yaml.safe_load("""
+name: tiny
+seeds: [0]
+rounds: 4
+cohort_size: 5
+selection: round_robin_first
+data: {class_path: Digits, init_args: {num_clients: 12, rotations: [0, 180], test: 0.2, validation: 0.25}}
+task:
+  class_path: Classification
+  init_args: {net: {class_path: MCLR}, optimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.1}}}
+local: {epochs: 1, batch_size: 10}
+pictures: {formats: []} # drawing would take two seconds per run
+algorithm: {class_path: FedGroup, init_args: {num_clusters: 2, pretrain_scale: 3}}
+""")
+SPACE = {"algorithm.eta_g": {"uniform": [0.0, 0.3]}, "algorithm.num_clusters": {"randint": [2, 4]}}
+STUDY = {"name": "tiny-study", "base": BASE, "space": SPACE, "limits": {"trials": 3}, "num_repeats": 0}
 SLOW = {"class_path": "own_slow.Slow", "init_args": {"rate": 0.0, "pause": 0.0}}
-ALGORITHMS = {
-    "choice": [
-        {"class_path": "IFCA", "space": {"num_clusters": {"randint": [2, 4]}}},
-        {
-            "class_path": "FedGroup",
-            "init_args": {"pretrain": {"length": 2, "unit": "epochs"}},
-            "space": {"num_clusters": {"choice": [2, 3]}, "eta_g": {"loguniform": [0.001, 0.1]}},
-        },
-    ]
-}
+ALGORITHMS = yaml.safe_load("""
+choice:
+- {class_path: IFCA, space: {num_clusters: {randint: [2, 4]}}}
+- class_path: FedGroup
+  init_args: {pretrain: {length: 2, unit: epochs}}
+  space: {num_clusters: {choice: [2, 3]}, eta_g: {loguniform: [0.001, 0.1]}}
+""")
 
 
 def study_file(folder: Path, **changes: Any) -> Path:
@@ -72,11 +57,9 @@ def cluster() -> Iterator[None]:
     import ray
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(
-            "PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep
-        )  # workers import trainables from this folder
-        ray.init(
-            "local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
-        )
+        # workers import trainables from this folder
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        quiet: Any = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+        ray.init("local", num_cpus=2, num_gpus=1, **quiet)
     yield
     ray.shutdown()

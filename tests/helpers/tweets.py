@@ -24,14 +24,10 @@ VECTORS = "good 1 2 3\nbad -1 -2.5 -3e0\nunheard 7 7 7\n, 4 5 6\n"
 def tweets(folder: Path, rows: list[tuple[Any, Any, Any]] = TWEETS) -> str:
     """Writes tweets in the Hub's format; as in the real data set, the split `test` has other users."""
     parts = {"train": rows, "test": [("of somebody else", "zoe", 4), ("no opinion", "yan", 2)]}
+    same = {"date": "Mon Apr 06 22:19:45 PDT 2009", "query": "NO_QUERY"}
     columns = {
-        split: {
-            "text": [text for text, _, _ in part],
-            "date": ["Mon Apr 06 22:19:45 PDT 2009"] * len(part),
-            "user": [user for _, user, _ in part],
-            "sentiment": [sentiment for _, _, sentiment in part],
-            "query": ["NO_QUERY"] * len(part),
-        }
+        split: dict(zip(("text", "user", "sentiment"), map(list, zip(*part, strict=True)), strict=True))
+        | {name: [value] * len(part) for name, value in same.items()}
         for split, part in parts.items()
     }
     return str(write(folder / "tweets", {name: FEATURES[name] for name in columns["train"]}, **columns))

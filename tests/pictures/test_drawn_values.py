@@ -42,9 +42,6 @@ def texts(labels: Any) -> list[str]:
     return [label.get_text() for label in labels]
 
 
-# Panels
-
-
 def test_marks_are_drawn_where_their_data_are_in_the_look_of_their_style():
     styles = {"a": Style(BLUE, "--"), "b": Style(ORANGE, marker="^", label="second"), "c": Style(SKY, named=False)}
     curves = [Curve("a", [1, 2, 4], [3, 5, 4], [2, 4.5, 3], [3.5, 7, 4.25])]
@@ -136,11 +133,7 @@ def test_numbers_are_short_and_many_points_keep_their_ends():
     assert (len(kept), kept[0], kept[-1], thin(3, 5), thin(0, 5)) == (500, 0, 1999, [0, 1, 2], [])
 
 
-# Data sets
-
-
 def held(*labels: tuple[int, ...], **more: Any) -> FederatedData:
-    """Makes clients with these labels in their training data."""
     names = ("cat", "dog", "a name of 24 letters or more")
     pool = Examples(torch.rand(3, 1, 2, 2), torch.arange(3), 3, label_names=names)
     train = ClientIndex.from_lists([ids(*own) for own in labels])
@@ -197,9 +190,6 @@ def test_images_of_clusters_have_one_scale_and_names_of_their_clusters_and_label
     dim = replace(data, examples=replace(data.examples, inputs=torch.tensor([[[[0, 0.5], [1, 0]]]] * 3), views=views))
     shown = [axes.images[0].get_array().tolist() for axes in example_images(dim).axes]
     assert shown == [[[0, 0.5], [1, 0]], [[0, 0.25], [0.5, 0]]]
-
-
-# Ranks
 
 
 @pytest.mark.parametrize("number", [3, 19])

@@ -33,10 +33,8 @@ def fails(*_: object, **__: object) -> Any:
 def kinds(broken: str = "") -> list[Kind]:
     """Makes the figures of a run empty, and the one of this name fail."""
     empty = Figure("x", "x", [[Panel("", "", "")]], "", "")
-    return [
-        Kind(one.name, one.title, fails if one.name == broken else lambda *_: empty, one.on_page)
-        for one in figures.RUN_FIGURES
-    ]
+    made = {broken: fails}
+    return [Kind(k.name, k.title, made.get(k.name, lambda *_: empty), k.on_page) for k in figures.RUN_FIGURES]
 
 
 @pytest.mark.parametrize("broken", ["curve", "shifts"])  # the first and the last
@@ -51,9 +49,8 @@ def test_a_picture_of_a_run_may_fail_and_is_drawn_once_it_can_be(
     folder = PictureFolder(tmp_path / "p", ["png"])
     with pytest.warns(Notice) as said:
         first, again = folder.draw(view), folder.draw(view)
-    assert [str(one.message) for one in said] == [
-        f"pictures/{broken} cannot be drawn and is left out (ZeroDivisionError: planted)"
-    ]
+    (note,) = [str(one.message) for one in said]
+    assert note == f"pictures/{broken} cannot be drawn and is left out (ZeroDivisionError: planted)"
     assert [*first] == [*again] == [name for name in NAMES if name != broken]
     monkeypatch.setattr("lit_cfl.pictures.folder.RUN_FIGURES", kinds())
     with pytest.MonkeyPatch.context() as patch:

@@ -64,17 +64,12 @@ def test_legends_name_true_clusters_of_a_majority_and_captions_name_true_cluster
     assert legend(client_map(many, 500)) == []  # colours do not tell clusters apart
 
 
-@pytest.mark.parametrize(
-    "found", [[[-1, 0, 1], [0, 1, 2]], [[0, 0, 0]] * 2, [[-1, -1, -1]] * 2], ids=["each its own", "one", "none"]
-)
+@pytest.mark.parametrize("found", [[[-1, 0, 1], [0, 1, 2]], [[0, 0, 0]] * 2, [[-1, -1, -1]] * 2], ids=str)
 def test_memberships_need_clusters_of_several_clients(found: list[list[int]], tmp_path: Path):
     assert memberships(with_clusters(tmp_path / "run", found, [0, 1, 1]), 500) is None
 
 
-@pytest.mark.parametrize(
-    ("values", "low", "high"),
-    [((3.5, 120.0, 7.0), 3.5, 120.0), ((1.0,) * 3, 0.95, 1.05)],
-)
+@pytest.mark.parametrize(("values", "low", "high"), [((3.5, 120.0, 7.0), 3.5, 120.0), ((1.0,) * 3, 0.95, 1.05)])
 def test_a_histogram_has_the_range_of_its_score_and_bars_that_can_be_seen(
     values: Sequence[float], low: float, high: float, tmp_path: Path
 ):
@@ -96,9 +91,6 @@ def test_a_timeline_of_many_rounds_has_bars_that_can_be_seen(tmp_path: Path):
     (bars,) = figure.first_panel.bars
     assert (set(bars.height), sum(bars.height)) == ({4}, 300)
     assert "A bar counts 4 rounds." in figure.caption
-
-
-# Files of real runs
 
 
 def drawn_in(path: Path, ending: str = ".png") -> list[str]:

@@ -74,9 +74,7 @@ def test_what_others_compute_is_timed_by_the_clock(plan: Plan, asked: list[Any],
         (("FedAvg", "--cohort_size", "4"), 0.5),
     ],
 )
-def test_time_counts_all_models_and_clients_of_all_rounds_and_runs(
-    words: tuple[str, ...], minutes: float, asked: list[Any]
-):
+def test_time_counts_models_and_clients_of_rounds_and_runs(words: tuple[str, ...], minutes: float, asked: list[Any]):
     assert shown("--algorithm", *words)["time"].startswith(f"about {dry_run.duration(60 * minutes)} of local training")
 
 

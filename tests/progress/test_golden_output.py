@@ -13,12 +13,7 @@ from typing import Any
 import golden_cases as cases
 import pytest
 from golden import check_golden, without_times
-from inside_shown import (
-    compare_on_new_seeds,
-    lines_of_rounds,
-    printed,
-    results_of,
-)
+from inside_shown import compare_on_new_seeds, lines_of_rounds, printed, results_of
 
 from lit_cfl.cli.main import main
 from lit_cfl.compare.tables import show_table
@@ -45,9 +40,7 @@ def without_machine(text: str) -> str:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_prints_what_was_recorded(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_a_command_prints_what_was_recorded(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     assert main(COMMANDS[name].split()) == 0
@@ -80,9 +73,6 @@ def ended(
     )
 
 
-ERROR = Score("mae", higher_is_better=False)
-
-
 def with_truth(path: Path) -> FinishedRun:
     """Makes a run and a baseline of which two clients of five have no model."""
     baseline = ended(path / "baseline", "FedAvg", (0.25, 0.5, None, None, 0.75), **{"clusters/ari": 0.0})
@@ -108,7 +98,7 @@ ENDS = {
     "with_truth": with_truth,
     "gain": lambda path: without_truth(path, (0.25, 0.5, 0.5, 0.875, 0.0)),
     "loss": lambda path: without_truth(path, (0.5, 1.0, 0.875, 0.75, 0.375)),
-    "error": lambda path: without_truth(path, (0.75, 1.5, 0.25, 0.75, 0.5), ERROR),
+    "error": lambda path: without_truth(path, (0.75, 1.5, 0.25, 0.75, 0.5), Score("mae", higher_is_better=False)),
     "alone": lambda path: ended(path / "run", "FedAvg", MINE),
     "seeds": of_seeds,
 }
@@ -124,7 +114,7 @@ def test_a_run_ends_with_what_was_recorded(tmp_path: Path):
 
 
 def test_lines_of_rounds_are_as_recorded():
-    rows = [cases._usual_row(1 + number % 4) | {"round": number} for number in range(1, 8)]
+    rows = [cases.usual_row(1 + number % 4) | {"round": number} for number in range(1, 8)]
     rows[2] |= {"val/weighted_accuracy": None, "clusters/ari": None, "clusters/unobserved": 4}
     found = lines_of_rounds(rows, [0.5, 3.0, 3.5, 5.5, 6.0, 6.5, 7.0], 8)
     check_golden(GOLDEN / "rounds.txt", found)
@@ -152,7 +142,6 @@ def test_a_search_prints_and_writes_what_was_recorded(tmp_path: Path):
 
 
 def columns_of(file: Path) -> dict[str, Any]:
-    """Reads the columns of a table; numbers have six digits."""
     head, *rows = [line.split(",") for line in file.read_text().splitlines()]
     assert {len(row) for row in rows} == {len(head)}
     return {name: [_cell(row[k]) for row in rows] for k, name in enumerate(head)}

@@ -25,7 +25,6 @@ TINY = ("run", "--config", "quickstart", "--data.num_clients", "8", "--cohort_si
 FAST = (*TINY, "--algorithm.pretrain_scale", "2", "--rounds", "3")
 ROW: dict[str, Any] = {"round": 1, "val/weighted_accuracy": None, "test/weighted_accuracy": 0.5, "clusters/count": 2}
 ROW |= {"clusters/ari": None, "clusters/unobserved": 0}
-CODES = r"\x1b\[[0-9;?]*[A-Za-z]"  # of a terminal
 
 
 @pytest.fixture(autouse=True)
@@ -44,9 +43,6 @@ def test_a_row_is_described_by_the_main_score_and_little_traffic_does_not_look_l
     assert [mebibytes(mib) for mib in (0.0, 0.034, 0.25, 0.0097, 12.34)] == ["0.0", "0.034", "0.25", "0.0097", "12.3"]
 
 
-# For programs
-
-
 def test_json_has_null_for_nan_and_infinity():
     display = JsonLines(out := io.StringIO())
     display.started("Fed[bold]Avg", 0, 3, 9)
@@ -56,9 +52,7 @@ def test_json_has_null_for_nan_and_infinity():
     assert [found["train/loss"], found["clusters/inertia"], found["val/weighted_accuracy"]] == [None] * 3
 
 
-def test_json_is_the_rows_of_the_tables_also_of_a_resumed_run_and_notices_are_apart(
-    capsys: pytest.CaptureFixture[str],
-):
+def test_json_is_the_rows_of_the_tables_also_of_a_resumed_run_and_notices_are_apart(capsys: pytest.CaptureFixture[str]):
     def lines(*words: str) -> tuple[list[dict[str, Any]], str]:
         assert main([*words, "--json"]) == 0
         captured = capsys.readouterr()
@@ -86,11 +80,8 @@ def test_json_is_the_rows_of_the_tables_also_of_a_resumed_run_and_notices_are_ap
 def test_a_reader_that_leaves_ends_the_run_without_a_traceback(tmp_path: Path):
     words = [sys.executable, "-m", "lit_cfl", *FAST, "--rounds", "400", "--json", "--run_dir", "here"]
     pipe: Any = subprocess.PIPE
-    process = subprocess.Popen(
-        words, cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=pipe, stderr=pipe, text=True
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(words, cwd=tmp_path, env=env, stdout=pipe, stderr=pipe, text=True)
     assert json.loads(process.stdout.readline())["round"] == 1
     process.stdout.close()
     assert "Traceback" not in process.stderr.read()
@@ -98,14 +89,11 @@ def test_a_reader_that_leaves_ends_the_run_without_a_traceback(tmp_path: Path):
     assert len(read_table(tmp_path / "here" / "metrics.csv")) < 400
 
 
-# In a terminal
-
-
 def test_the_line_says_what_is_done_from_the_loading_of_the_data_on_and_is_cut_off_at_its_end():
     def drawn() -> str:
         file = display.console.file = io.StringIO()
         display.shown.refresh()
-        return re.sub(rf"{CODES}|\r", "", file.getvalue()).strip()
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", file.getvalue()).strip()  # without the codes of a terminal
 
     with TerminalDisplay(Console(file=io.StringIO(), force_terminal=True, width=66)) as display:
         display.activity("", Activity("loading the data"))
@@ -124,12 +112,10 @@ def test_the_line_says_what_is_done_from_the_loading_of_the_data_on_and_is_cut_o
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "live"), [("TERM", "xterm", True), ("TERM", "dumb", False), ("CI", "true", False)]
+    ("name", "value", "live"), [("TERM", "xterm", True), ("TERM", "dumb", False), ("CI", "1", False)]
 )
-def test_a_line_is_redrawn_only_where_a_person_watches(
-    variable: str, value: str, live: bool, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv(variable, value)
+def test_a_line_is_redrawn_if_a_person_watches(name: str, value: str, live: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "stdout", out := io.StringIO())
     monkeypatch.setattr(out, "isatty", lambda: True)
     assert Screen().live is live

@@ -16,15 +16,7 @@ import pytest
 import torch
 from digits_experiment import digits
 from golden_cases import ETA, METRIC, rows_of
-from inside_shown import (
-    figure_on,
-    lines_of,
-    lines_of_rounds,
-    page_of,
-    printed,
-    results_of,
-    table_on,
-)
+from inside_shown import figure_on, lines_of, lines_of_rounds, page_of, printed, results_of, table_on
 from made_runs import finish, made_run, metric_row, write_table
 from studies import STUDY
 
@@ -74,9 +66,6 @@ def scores(*values: float | None, **more: Sequence[Any]) -> list[dict[str, Any]]
 
 def one_run(folder: Path, rounds: int = 4) -> Path:
     return made_run(folder / "run", [metric_row(k) for k in range(1, rounds + 1)], snapshots=0, over=False)
-
-
-# Over the rounds, over several seeds
 
 
 @pytest.fixture(scope="module")
@@ -170,9 +159,6 @@ def test_the_best_of_an_error_is_the_lowest(tmp_path: Path):
     assert page.lines[0] == "Test MAE after the last round: CFL (A) 0.500, CFL (B) 0.250, CFL (C) 0.750."
     head, *rows = table_on(page, "After the last round")
     assert [row[head.index("at best")] for row in rows] == ["0.375", "0.250", "0.125"]
-
-
-# Clusters and clients
 
 
 @pytest.mark.parametrize(
@@ -323,8 +309,6 @@ def test_a_sample_has_clients_of_each_cluster_by_its_size():
     assert counts.tolist() == [475, 22, 2, 1]  # of 500: 475, 22.5, 2.25, and 1 instead of 0.25
 
 
-# Shifts and migrations
-
 SHIFTED = [(2, 0), (6, 0), (3, 1), (5, 2), (8, 2), (7, 3), (7, 4)]  # round, client
 DETECTED = [(2, 0, 0, 0), (4, 0, 0, 1), (11, 0, 1, 1), (1, 1, 0, 0), (9, 2, 1, 0), (10, 3, 0, 2)]
 
@@ -350,9 +334,6 @@ def test_a_timeline_counts_clients_by_round_until_the_last_round_of_the_run(tmp_
 def test_a_change_of_cluster_without_a_detection_is_no_detection(tmp_path: Path):
     figure = drifting(tmp_path, [(9, 0, 0, 2, 0), (6, 1, 1, 2, 0), (7, 2, 2, 3, 1)], "detected")
     assert "clients: data shifted 7, drift detected 1, cluster changed 3." in figure.alt
-
-
-# Comparisons
 
 
 @pytest.fixture
@@ -394,7 +375,7 @@ def test_only_rounds_in_which_all_clients_are_scored_reach_a_target_and_all_of_t
     path = cases.compared_runs(tmp_path)
     for name, counted in (("IFCA", 12), ("Oracle", 10)):  # two of twelve clients have no model in round 2
         for seed in range(3):
-            rows = cases.usual_rows((1, 2, 3))
+            rows = list(map(cases.usual_row, (1, 2, 3)))
             for row, score in zip(rows, (0.25, 0.5, 0.75), strict=True):
                 row |= {SCORE: score, "clusters/assigned": 12, "clients/evaluated": 12}
             rows[1] |= {"clusters/unobserved": 2, "clusters/assigned": 10, "clients/evaluated": counted}
@@ -404,8 +385,6 @@ def test_only_rounds_in_which_all_clients_are_scored_reach_a_target_and_all_of_t
     assert (ifca["rounds_to_target"], oracle["rounds_to_target"]) == (2, 3)
 
 
-# Searches
-
 TRIALS = [  # status, repeats, score, MiB, eta_g
     *(("finished", None, 0.5, 3.0, 0.05), ("stopped", None, 0.9375, 0.25, 0.2), ("finished", None, 0.75, 2.0, 0.1)),
     *(("failed", None, None, None, 0.25), ("finished", None, 0.625, 1.0, 0.15), ("finished", 2, None, None, 0.1)),
@@ -414,7 +393,6 @@ TRIALS = [  # status, repeats, score, MiB, eta_g
 
 
 def write_study(path: Path, trials: Sequence[Mapping[str, Any]]) -> Path:
-    """Writes a study with these rows of `trials.csv`."""
     path.mkdir(exist_ok=True)
     Study(**(STUDY | {"limits": {}})).write(path / "study.yaml")
     usual = {"status": "finished", "origin": "search", "rounds": 4, "seconds": 1.0, "traffic/mib": 1.0}
@@ -488,13 +466,9 @@ def test_importance_is_known_from_the_tenth_finished_trial_on():
     assert [bool(importance(rows[:count], space, Objective())) for count in (9, 10)] == [False, True]
 
 
-# The terminal
-
-
 def test_the_time_left_of_a_resumed_run_is_that_of_its_own_rounds():
-    (row,) = cases.usual_rows([4])
     # rounds 5 and 6 took 3 s, and four are left; by all six rounds it would be 2 s
-    line = lines_of_rounds([row | {"round": 6}], [3.0], rounds=10, completed=4)
+    line = lines_of_rounds([cases.usual_row(4) | {"round": 6}], [3.0], rounds=10, completed=4)
     assert line == "CFL  round 6/10  val accuracy 0.62  clusters 3  ARI 0.69  6 s left\n"
 
 

@@ -45,9 +45,8 @@ def _row(cells: Sequence[Any]) -> str:
 
 def run_of_layers(path: Path) -> Path:
     """Writes a run of LayerCFL without known true clusters, which stopped early."""
-    path, rows = cases.started_run(
-        path, algorithm={"class_path": "lit_cfl.algorithms.LayerCFL", "init_args": {}}, rounds=9
-    )
+    own = {"class_path": "lit_cfl.algorithms.LayerCFL", "init_args": {}}
+    path, rows = cases.started_run(path, algorithm=own, rounds=9)
     rows[-1] |= {"clusters/ari": None}
     write_table(path / "metrics.csv", METRICS, rows)
     cases.write_memberships(path, np.full(9, -1))
@@ -64,7 +63,7 @@ def unfinished_run(path: Path) -> Path:
 
 SHIFTED = [(2, 0), (6, 0), (3, 1), (5, 2), (7, 3), (7, 4), (7, 5)]  # round, client
 NOTICED = [  # round, client, cluster before, cluster after, detected
-    *((2, 0, 0, 0, 1), (4, 0, 0, 1, 1), (11, 0, 1, 1, 1), (1, 1, 0, 0, 1), (9, 2, 1, 0, 0), (12, 3, 0, 2, 0)),
+    *((2, 0, 0, 0, 1), (4, 0, 0, 1, 1), (11, 0, 1, 1, 1), (1, 1, 0, 0, 1), (9, 2, 1, 0, 0), (12, 3, 0, 2, 0))
 ]
 
 
@@ -72,7 +71,7 @@ def drifting_run(path: Path) -> Path:
     """Writes a run of twelve rounds with shifts, detections, and changes of clusters without one."""
     numbers = range(1, 13)
     more = [{"round": k, "traffic/mib": 1.5 * k, "local/examples": 310 * k} for k in numbers]
-    rows = [cases._usual_row(1 + number % 4) | own for number, own in zip(numbers, more, strict=True)]
+    rows = [cases.usual_row(1 + number % 4) | own for number, own in zip(numbers, more, strict=True)]
     drift = {"class_path": "lit_cfl.algorithms.FedDrift", "init_args": {}}
     made_run(path, rows, snapshots=0, over=False, rounds=12, algorithm=drift)
     (path / "clusters.csv").unlink()
@@ -83,7 +82,6 @@ def drifting_run(path: Path) -> Path:
 
 
 def run_with_newcomers(path: Path) -> Path:
-    """Writes a run with names and two newcomers."""
     path, rows = cases.started_run(path, algorithm={"class_path": "lit_cfl.algorithms.FedEM", "init_args": {}})
     cases.write_clients(path, [f"station {'CADBHGFEI'[k]}" for k in range(9)], newcomers=2)
     return finish(path, rows, algorithm="FedEM", **{"test/newcomers_accuracy": 0.40625})
@@ -98,7 +96,6 @@ def comparison(path: Path) -> list[Path]:
 
 
 def study(path: Path) -> list[Path]:
-    """Writes a study with its comparison on new seeds."""
     compare_on_new_seeds(cases.searched_study(path))
     return [path]
 
@@ -128,7 +125,8 @@ def test_a_page_shows_what_was_recorded(name: str, tmp_path: Path):
 
 
 def test_curves_of_a_run_and_of_a_comparison_show_what_was_recorded(tmp_path: Path):
-    runs = {"CFL": cases.usual_rows((1, 2, 3, 4)), "FedAvg (baseline)": cases.usual_rows((1, 2, 3))}
+    runs = {"CFL": list(map(cases.usual_row, (1, 2, 3, 4)))}
+    runs["FedAvg (baseline)"] = runs["CFL"][:3]
     results = results_of(cases.compared_runs(tmp_path), cases.compared_experiments(), 0.5)
     curves = {"run": learning_curve(runs, ACCURACY), "comparison": mean_curves(results.tables, 0.5)}
     check_golden(GOLDEN / "curves.json", described(curves))

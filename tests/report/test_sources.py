@@ -1,4 +1,4 @@
-"""Tests which directories a page takes, and what it says of incomplete, damaged or incomparable ones."""
+"""Tests which directories a page takes, comparisons on different data sets, and incomplete or damaged directories."""
 
 from pathlib import Path
 from typing import Any
@@ -6,14 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 from filelock import FileLock
+from golden_cases import RANKED, ranked_comparison
 from inside_shown import figure_on, lines_of, page_of, table_on
 from made_runs import config, made_run, metric_row, write_table
 
+from lit_cfl.compare.results import COLUMNS
 from lit_cfl.data.partition_file import save_partition
 from lit_cfl.datamodules import ArrayData
 from lit_cfl.errors import InputError
+from lit_cfl.metric_names import METRICS
 from lit_cfl.pictures.run_files import read_run
+from lit_cfl.report.blocks import Table
 from lit_cfl.report.sources import read_source
+from lit_cfl.storage import write_rows
 from lit_cfl.storage.config_file import write_config
 
 
@@ -145,3 +150,49 @@ def test_values_are_those_so_far_while_one_has_no_finished_run(tmp_path: Path):
         made_run(tmp_path / name / "seed-0", rows, over=over)
     (tmp_path / "compare.yaml").write_text("name: x\nalgorithms: [A, B]\nseeds: [0]\ntarget: null\n")
     assert page_of(tmp_path).lines[0] == "Test accuracy so far: A 0.500, B 0.900."
+
+
+DIGITS, LETTERS = RANKED["digits"], RANKED["letters"]
+
+
+def test_ranks_over_different_numbers_of_clients_are_noted(tmp_path: Path):
+    few, others = ranked_comparison(tmp_path / "few", 8, DIGITS), ranked_comparison(tmp_path / "all", 9, LETTERS)
+    for run in (few / "IFCA").iterdir():
+        last = {"test/weighted_accuracy": 0.5, "clients/evaluated": 5.5}
+        write_table(run / "metrics.csv", METRICS, [metric_row(1), metric_row(2, **last)])
+    (problem,) = page_of(few, others).problems
+    assert problem.startswith("few: the ranked figures are over different numbers of clients (FedAvg on 8, IFCA on 5.5")
+
+
+def test_methods_that_are_not_everywhere_are_left_out_and_fewer_than_three_are_refused(tmp_path: Path):
+    first = ranked_comparison(tmp_path / "first", 8, DIGITS)
+    page = page_of(first, ranked_comparison(tmp_path / "more", 9, LETTERS | {"Ditto": (0.125, 0.25)}))
+    assert page.problems == ["Not in every comparison, and left out of the ranks: Ditto."]
+    unfinished = ranked_comparison(tmp_path / "unfinished", 10, DIGITS)
+    for file in (*unfinished.glob("*/*/summary.json"), *unfinished.glob("*/*/SHA256SUMS")):
+        file.unlink()
+    with pytest.raises(InputError, match="with 0 finished methods in common"):
+        page_of(first, unfinished)
+
+
+def results(path: Path) -> Path:
+    row = dict.fromkeys(COLUMNS) | {"class": "FedAvg", "runs": 2, "failed": 0, "test_mean": 0.5, "reached": 0}
+    gain = {"algorithm": "IFCA", "pairs": 2, "difference": 0.25, "difference_low": 0.125, "difference_high": 0.375}
+    write_rows(path / "results.csv", COLUMNS, [row | {"algorithm": "FedAvg"}, row | gain])
+    return path
+
+
+def test_verdicts_and_tables_of_comparisons_have_their_names(tmp_path: Path):
+    first, same = (results(ranked_comparison(tmp_path / name, 8, DIGITS)) for name in ("first", "same"))
+
+    def titles(section: Any) -> list[str]:
+        return [block.title for block in section.blocks if isinstance(block, Table)]
+
+    one, two = page_of(first), page_of(first, same)  # on equal data, there is one table of all
+    assert titles(one.sections[0]) == ["After the last round", "Compared seed by seed"]
+    assert titles(two.sections[0])[-2:] == ["Compared seed by seed: first", "Compared seed by seed: same"]
+    assert one.lines[0].startswith("Test accuracy: IFCA is better than FedAvg (")
+    assert two.lines[:2] == [f"{name}: {one.lines[0]}" for name in ("first", "same")]
+    ranked = page_of(first, ranked_comparison(tmp_path / "letters", 9, LETTERS))
+    text, table = {section.title: section.blocks for section in ranked.sections}["first"]
+    assert (text.text, table.title) == (one.lines[0], "Compared seed by seed")

@@ -7,7 +7,7 @@ line that has the file's name, and changes no file. `either`: a bit of an archiv
 import os
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,32 +31,20 @@ def flip(file: Path, other: Path) -> None:
     file.write_bytes(content)
 
 
-def truncate(file: Path, other: Path) -> None:
-    os.truncate(file, file.stat().st_size * 2 // 3)
-
-
-def delete(file: Path, other: Path) -> None:
-    file.unlink()
-
-
-def replace(file: Path, other: Path) -> None:
-    """Replaces the file by the same file of another run, which differs in its seed."""
-    shutil.copy(other, file)
-
-
 def flip_in_model(file: Path, other: Path) -> None:
-    """Flips a bit of a model in the checkpoint."""
     model, content = torch.load(file, weights_only=True)["state"]["models"][0], bytearray(file.read_bytes())
     content[content.index(model[:4].numpy().tobytes())] ^= 1
     file.write_bytes(content)
 
 
-def edit(file: Path, other: Path) -> None:
-    """Changes an option of the configuration to another possible value."""
-    replace_text(file, "epochs: 1", "epochs: 2")
-
-
-DAMAGES = {change.__name__: change for change in (flip, truncate, delete, replace, flip_in_model, edit)}
+DAMAGES: dict[str, Callable[[Path, Path], object]] = {  # functions of a file, and of that of a run with another seed
+    "flip": flip,
+    "truncate": lambda file, other: os.truncate(file, file.stat().st_size * 2 // 3),
+    "delete": lambda file, other: file.unlink(),
+    "replace": lambda file, other: shutil.copy(other, file),
+    "flip_in_model": flip_in_model,
+    "edit": lambda file, other: replace_text(file, "epochs: 1", "epochs: 2"),
+}
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Tests opening runs: tables, models, scores, newcomers."""
+"""Tests opening runs: tables, models, scores, and newcomers, whose labels are matched to those of the run by name."""
 
 import math
 import shutil
@@ -20,14 +20,15 @@ from lit_cfl.algorithms import IFCA, Ditto, FedAvg, FedProx, StoCFL
 from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.cli.main import main
 from lit_cfl.clustering.cluster_scores import agreement
+from lit_cfl.data import Examples, View
 from lit_cfl.datamodules import ArrayData, Digits
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.runs.load_run import SavedRun
+from lit_cfl.runs.newcomers import match_examples, renumber_labels
 from lit_cfl.storage.csv_log import read_table
 
 
 def after_a_round(algorithm: Algorithm, folder: Path, data: Digits | None = None, clients: int = 3) -> SavedRun:
-    """Runs a round, and opens the run."""
     experiment = digits(data=data or Digits(8), algorithm=algorithm, rounds=1, cohort_size=clients)
     run(experiment, folder / "run")
     return load_run(folder / "run", experiment)
@@ -39,9 +40,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ["--rounds", "4", "--data.num_clients", "16", "--cohort_size", "8"]
     assert main(["run", "--config", "quickstart", "--run_dir", str(path), *words]) == 0
     return path
-
-
-# Tables and models
 
 
 def test_a_saved_run_holds_configuration_metrics_and_memberships(path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -99,10 +97,7 @@ def test_a_given_experiment_is_that_of_the_run(tmp_path: Path):
     assert torch.equal(last.state.models, saved.state.models)
     assert saved.round == last.number == 2
     with pytest.raises(InputError, match=r"Digits.*federated\(seed=0\)"):
-        saved.assign(Digits(4))  # type: ignore[arg-type]  # a data module in place of its clients: the mistake
-
-
-# Newcomers
+        saved.assign(Digits(4))  # a data module in place of its clients: the mistake
 
 
 def test_newcomers_join_the_cluster_of_their_rotation(path: Path):
@@ -111,7 +106,6 @@ def test_newcomers_join_the_cluster_of_their_rotation(path: Path):
     truth_of = dict(zip(saved.clients["cluster"], saved.clients["true_cluster"], strict=True))
     assert [truth_of[cluster] for cluster in placed.assignment.index.tolist()] == data.true_clusters.tolist()
     assert torch.equal(placed.closeness.argmax(1), placed.assignment.index)
-    assert placed.test is not None
     assert placed.test.count.tolist() == data.test.sizes.tolist()
 
 
@@ -188,9 +182,6 @@ def test_clients_that_the_models_cannot_take_are_refused(path: Path):
         saved.assign(ArrayData(x=x, client=np.arange(20) // 10).federated(0))
 
 
-# Commands
-
-
 def test_evaluate_and_assign_take_other_data(path: Path, capsys: pytest.CaptureFixture[str]):
     other = ["--data.num_clients", "8", "--data.partition_seed", "5"]
     assert main(["evaluate", str(path), *other]) == 0
@@ -209,7 +200,6 @@ def test_evaluate_and_assign_take_other_data(path: Path, capsys: pytest.CaptureF
 
 @pytest.fixture(scope="module")
 def averaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Makes a run of FedAvg with newcomers."""
     path = tmp_path_factory.mktemp("averaged") / "run"
     words = ["--algorithm", "FedAvg", "--baseline", "null", "--data.newcomers", "0.3", "--rounds", "1", "--quiet"]
     assert main(["run", "--config", "quickstart", *words, "--run_dir", str(path)]) == 0
@@ -237,9 +227,7 @@ def test_newcomers_without_labels_are_placed_and_not_scored(averaged: Path, tmp_
     assert "--unlabelled" in capsys.readouterr().err
 
 
-def test_new_clients_may_be_tested_on_a_label_that_the_run_alone_knows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_new_clients_may_be_tested_on_a_label_of_the_run_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     monkeypatch.chdir(tmp_path)
     rows = "".join(f"0.{n},{'cat' if n % 2 else 'dog'},{n % 4 // 2 + 5}\n" for n in range(40))
     Path("old.csv").write_text(f"x,y,client\n{rows}")
@@ -253,3 +241,54 @@ def test_new_clients_may_be_tested_on_a_label_that_the_run_alone_knows(
     Path("old.csv").rename("moved.csv")
     assert main(["assign", "run", "--data.source", "new.csv"]) == 2
     assert "old.csv" in capsys.readouterr().err
+
+
+def examples(labels: list[int], num_labels: int, *names: str, views: tuple[View, ...] = ()) -> Examples:
+    inputs = torch.rand(len(labels), 2)
+    options = {"views": views} if views else {}
+    return Examples(inputs, torch.tensor(labels), num_labels, label_names=names, **options)
+
+
+def test_labels_are_renumbered_by_their_names_as_a_run_numbers_them():
+    run, new = examples([0], 4, "bike", "run", "sit", "walk"), examples([0, 1, 1, 0], 3, "sit", "walk", "swim")
+    found = renumber_labels(new, run)  # no example has the label `swim`
+    assert (found.labels.tolist(), found.num_labels, found.label_names) == ([2, 3, 3, 2], 4, run.label_names)
+    assert found.inputs is new.inputs
+    with pytest.raises(InputError, match=r"'swim'.* 'bike', 'run', 'sit', 'walk'"):
+        renumber_labels(replace(new, labels=torch.tensor([0, 1, 2, 0])), run)
+    with pytest.raises(InputError, match=r"'Walk '.* spell labels"):
+        renumber_labels(replace(new, label_names=("sit", "Walk ", "run")), run)
+
+
+def test_several_labels_of_each_example_must_have_names_that_the_run_knows():
+    run = Examples(torch.zeros(1, 2), torch.tensor([[1.0, 0.0]]), 0, label_names=("cat", "dog"))
+    other = replace(run, label_names=("cat", "owl"))
+    assert renumber_labels(other, run) is other
+    match_examples(run, run)
+    with pytest.raises(InputError, match=r"'owl'.* 'cat', 'dog'"):
+        match_examples(other, run)
+
+
+@pytest.mark.parametrize("views", [(View(),), (View(label_map=(1, 0)),)])
+def test_a_word_is_not_a_number(views: tuple[View, ...]):
+    words = examples([0, 1], 2, "no", "yes", views=views)
+    plain = replace(words, label_names=())
+    for new, old, named in ((words, plain, "'no', 'yes'.* '0', '1'"), (plain, words, "'0', '1'.* 'no', 'yes'")):
+        with pytest.raises(InputError, match=named):
+            match_examples(new, old)
+
+
+def test_false_and_true_are_words(tmp_path: Path):
+    def table(*labels: str) -> Examples:
+        (tmp_path / "own.csv").write_text("x,y\n" + "".join(f"{k},{label}\n" for k, label in enumerate(labels)))
+        return ArrayData(source=tmp_path / "own.csv").pool().examples
+
+    run, new = table("true", "maybe", "false"), table("false", "true")
+    assert match_examples(new, run).labels.tolist() == [0, 2]
+
+
+def test_a_number_is_the_label_that_is_written_so():
+    run, numbers = examples([0], 4, "1", "2", "10", "x"), examples([2, 1, 10], 11)
+    assert renumber_labels(numbers, run).labels.tolist() == [1, 0, 2]
+    with pytest.raises(InputError, match=r"'3'.* '1', '2', '10', 'x'"):
+        renumber_labels(replace(numbers, labels=torch.tensor([3, 1, 2])), run)

@@ -31,7 +31,6 @@ PLAIN: dict[str, Any] = {"pictures": {"formats": []}}
 
 
 def known(row: Row) -> dict[str, Any]:
-    """Returns the values of a row that are known."""
     return {name: one for name, one in row.items() if one is not None and not (isinstance(one, float) and isnan(one))}
 
 
@@ -95,12 +94,6 @@ def test_runs_show_a_table_and_their_pictures(tmp_path: Path, monkeypatch: pytes
     assert saved._repr_html_().count(f">{saved.metrics['test/weighted_accuracy'].iloc[-1]:.4g}</td>") >= 1
 
 
-def test_seeds_are_rows(tmp_path: Path):
-    finished = run(digits(seeds=[3, 4], algorithm=FedAvg(), rounds=1).with_options(**PLAIN), tmp_path / "run")
-    assert finished.runs["seed"].tolist() == [3, 4]
-    assert finished.runs["test/weighted_accuracy"].mean() == pytest.approx(finished.summary["test/weighted_accuracy"])
-
-
 def test_comparisons_and_searches_show_their_tables_with_names_escaped(tmp_path: Path):
     table = {"algorithm": ["a<i>b", "FedAvg"], "test_mean": [0.51234567, 0.4], "test_sd": [None, None], "pairs": [3, 3]}
     pd.DataFrame(table).to_csv(tmp_path / "results.csv", index=False)
@@ -117,8 +110,7 @@ def test_comparisons_and_searches_show_their_tables_with_names_escaped(tmp_path:
     pd.DataFrame(trials).to_csv(tmp_path / "trials.csv", index=False)
     (tmp_path / "pictures").mkdir()
     (tmp_path / "pictures" / "history.png").write_bytes(b"content")
-    nothing: Any = None
-    study = StudyResult(tmp_path, [{"repeats": ""}] * 2, {"trial_id": "0001"}, {}, nothing)
+    study = StudyResult(tmp_path, [{"repeats": ""}] * 2, {"trial_id": "0001"}, {}, None)
     page = study._repr_html_()
     assert "<td>0001</td>" in page
     assert b64decode(re.findall(r"base64,([^\"]*)", page)[0]) == b"content"
@@ -135,17 +127,14 @@ def test_public_objects_show_themselves_in_a_short_line(tmp_path: Path):
     finished = run(experiment, folder)
     saved = load_run(folder, experiment)
     placed = saved.assign(prepared.data)
-    nothing: Any = None
     shown: list[object] = [experiment, prepared, last, data, data.examples, data.test, finished, saved, placed]
-    shown += [ComparisonTables(folder), StudyResult(folder, [], None, {}, nothing)]
+    shown += [ComparisonTables(folder), StudyResult(folder, [], None, {}, None)]
     for one in shown:
         assert type(one).__name__ in repr(one)
         assert len(repr(one)) <= 120
         assert "\n" not in repr(one)
     assert repr(experiment).startswith("Experiment(data=Digits, task=function, algorithm=FedAvg, name=nnn")
-    assert (
-        repr(ClientIndex.from_sizes(torch.arange(3), torch.tensor([1, 2])))
-        == "ClientIndex(values=[3], starts=[2], sizes=[2])"
-    )
+    index = ClientIndex.from_sizes(torch.arange(3), torch.tensor([1, 2]))
+    assert repr(index) == "ClientIndex(values=[3], starts=[2], sizes=[2])"
     assert shorten("x" * 120) == "x" * 120
     assert shorten("ab" * 61) == f"{'ab' * 48}a...{'ab' * 10}"

@@ -1,5 +1,6 @@
 """Tests that clients are scored and fine-tuned with their own models and layers, and that opened runs have them."""
 
+import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -51,9 +52,7 @@ BY_HAND = {
 
 
 @pytest.mark.parametrize("name", BY_HAND)
-def test_clients_are_scored_and_fine_tuned_with_their_own_models(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_clients_are_scored_and_tuned_with_their_own_models(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     experiment, scores = BY_HAND[name], dict[str, list[float]]()
     path = run(experiment, tmp_path / "run").path
     prepared = experiment.prepare(3)
@@ -144,7 +143,13 @@ def test_newcomers_are_scored_with_the_mean_layers_of_their_cluster(saved: Saved
     rows = read_table(saved.path / "clients.csv")
     newcomers = [row for row in rows if row["newcomer"]]
     assert len(newcomers) == 3
+    examples = sum(row["n_test"] for row in newcomers)
+    right = sum(row["n_test"] * row["accuracy"] for row in newcomers)
+    summary = json.loads((saved.path / "summary.json").read_text())
+    assert summary["test/newcomers_accuracy"] == pytest.approx(right / examples)
+    members = np.load(saved.path / "memberships.npz")["cluster"][-1]
     for row in newcomers:
+        assert members[row["client"]] == -1  # they join after training
         assert row["client"] not in saved.state.own_layers
         assert accuracy(saved.module(row["cluster"]), saved, row["client"]) == pytest.approx(row["accuracy"])
     placed = saved.assign(Digits(8, partition_seed=99).federated(0))

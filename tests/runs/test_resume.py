@@ -1,9 +1,10 @@
-"""Tests when a run is resumed and when not: which experiment, plan, machine and code it needs, and its files till then.
+"""Tests when a run is resumed: which experiment, data, plan, machine and code it needs, and its files till then.
 
 That a resumed run equals an uninterrupted one is tested by `test_resumed_features.py`.
 """
 
 import json
+import shutil
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,14 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import yaml
 from digits_experiment import digits, timeless_rows
 from processes import OPTIONS, ROUNDS, replace_everywhere, resume
 from same_files import find_differences
 from torch import nn
+from torch.optim import SGD
 
-from lit_cfl import load_run, run
+from lit_cfl import compare, load_experiment, load_run, run
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.cli.main import main
 from lit_cfl.datamodules import ArrayData, Digits
@@ -28,7 +29,6 @@ from lit_cfl.datamodules.shift import SwapAll
 from lit_cfl.early_stopping import StopRule
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError, Notice
-from lit_cfl.nets import MCLR
 from lit_cfl.runs import environment as module
 from lit_cfl.runs.resume import require_agreement
 from lit_cfl.runs.run import RunCallbacks
@@ -87,9 +87,6 @@ def test_a_finished_run_prints_its_table_and_changes_nothing(ended: Path, capsys
     assert {p: p.read_bytes() for p in ended.rglob("*") if p.is_file()} == before
 
 
-# Another experiment
-
-
 def test_options_that_differ_are_named_with_both_values(tmp_path: Path):
     stored = {"rounds": 5, "local": {"epochs": 2, "last_batch": "keep"}, "plan": vars(Plan("loop"))}
     joined = stored | {"local": {"epochs": 2, "last_batch": "join"}}
@@ -106,19 +103,16 @@ def test_options_that_differ_are_named_with_both_values(tmp_path: Path):
             require_agreement(tmp_path, before, now, new_plan=False)
 
 
-def changed_task(rate: float, hidden: bool = False) -> Callable[[], Classification]:
-    """Returns a factory of a task whose learning rate may be visible only in its optimizer."""
-    optimizer = partial(torch.optim.SGD, lr=rate)
-    hiding = lambda parameters: optimizer(parameters)  # noqa: E731
-    return lambda: Classification(MCLR([1, 8, 8], 10), hiding if hidden else optimizer)
+def task(activation: type[nn.Module] = nn.ReLU, p: float = 0.5, rate: float = 0.1, hidden: bool = False) -> Any:
+    """Returns a factory of a task whose net has the same shapes and initial weights for all arguments.
 
-
-def net(activation: type[nn.Module] = nn.ReLU, p: float = 0.5) -> Callable[[], Any]:
-    """Returns a factory of a task whose net has the same shapes and initial weights for all arguments."""
+    If the learning rate is hidden, only the optimizer shows it.
+    """
 
     def build() -> Classification:
         layers = (nn.Flatten(), nn.Dropout(p), nn.Linear(64, 8), activation(), nn.Linear(8, 10))
-        return Classification(nn.Sequential(*layers), partial(torch.optim.SGD, lr=0.1))
+        optimizer = partial(SGD, lr=rate)
+        return Classification(nn.Sequential(*layers), (lambda found: optimizer(found)) if hidden else optimizer)
 
     return build
 
@@ -129,36 +123,28 @@ def sums(scale: float) -> ArrayData:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "message"),
+    ("option", "before", "after", "message"),
     [
-        ({"task": changed_task(0.1)}, {"task": changed_task(0.2)}, "a different optimizer"),
-        ({"task": changed_task(0.1, True)}, {"task": changed_task(0.2, True)}, "a different optimizer"),
-        ({"task": net(p=0.1)}, {"task": net(p=0.4)}, "a different net"),
-        ({"task": net()}, {"task": net(nn.Tanh)}, "a different net"),
-        ({"data": sums(1.0)}, {"data": sums(2.0)}, "a different scale of the inputs"),
-        (
-            {"data": Digits(8, shift=SwapAll(0.1))},
-            {"data": Digits(8, shift=SwapAll(0.2))},
-            r"data\.shift: .*0\.1.* -> .*0\.2",
-        ),
-        (
-            {"server": partial(torch.optim.SGD, lr=1.0)},
-            {"server": partial(torch.optim.SGD, lr=0.5)},
-            r"server\.made: .*SGD\(lr=1\.0\) -> .*SGD\(lr=0\.5\)",
-        ),
+        ("task", task(rate=0.1), task(rate=0.2), "a different optimizer"),
+        ("task", task(rate=0.1, hidden=True), task(rate=0.2, hidden=True), "a different optimizer"),
+        ("task", task(p=0.1), task(p=0.4), "a different net"),
+        ("task", task(), task(nn.Tanh), "a different net"),
+        ("data", sums(1.0), sums(2.0), "a different scale of the inputs"),
+        ("data", Digits(8, shift=SwapAll(0.1)), Digits(8, shift=SwapAll(0.2)), r"data\.shift: .*0\.1.* -> .*0\.2"),
+        ("server", partial(SGD, lr=1.0), partial(SGD, lr=0.5), r"server\.made: .*SGD\(lr=1\.0\) -> .*SGD\(lr=0\.5\)"),
     ],
 )
 def test_a_run_made_in_python_is_not_resumed_with_another_experiment(
-    before: dict[str, Any], after: dict[str, Any], message: str, tmp_path: Path
+    option: str, before: Any, after: Any, message: str, tmp_path: Path
 ):
-    run(digits(algorithm=FedAvg(), rounds=2, **before), tmp_path / "run")
-    assert run(digits(algorithm=FedAvg(), rounds=2, **before), tmp_path / "run", mode="resume").summary["round"] == 2
-    for rounds in (2, 3):
+    def resumed(value: Any, rounds: int) -> Any:
+        made = digits(algorithm=FedAvg(), rounds=rounds, **{option: value})
+        return run(made, tmp_path / "run", mode="resume").summary["round"]
+
+    assert resumed(before, 1) == resumed(before, 1) == 1
+    for rounds in (1, 2):
         with pytest.raises(InputError, match=message):
-            run(digits(algorithm=FedAvg(), rounds=rounds, **after), tmp_path / "run", mode="resume")
-
-
-# Another machine
+            resumed(after, rounds)
 
 
 def test_the_plan_of_another_machine_is_replaced_only_if_asked_for(ended: Path, whole: Path, capsys):
@@ -194,9 +180,6 @@ def test_only_what_the_plan_uses_counts():
     assert module.resumed_environment(other, Plan("chain", "cuda:0"), 2)[1] == "GPUs none, not a GPU"
     elsewhere = now | {"packages": now["packages"] | {"torch": "1.0"}}
     assert module.resumed_environment(elsewhere, Plan("loop"), 2)[1] == f"torch {now['packages']['torch']}, not 1.0"
-
-
-# Several seeds
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -242,3 +225,66 @@ def test_seeds_that_stopped_early_keep_their_rounds(tmp_path: Path):
     for _ in range(2):
         run(replace(experiment, rounds=6), tmp_path, mode="resume")
         assert (tmp_path / "config.yaml").read_text() == before
+
+
+WORDS = "--data ArrayData --data.source visits.csv --data.test 0.2 --rounds 1 --cohort_size 2"
+CHANGED = "seed-0 was made with different data"
+
+
+def write_table(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    lines = [f"{k % 4},{rng.normal():.3f},{rng.normal():.3f},{k // 4 % 2}" for k in range(80)]
+    Path("visits.csv").write_text("\n".join(["client,a,b,y", *lines]) + "\n")
+
+
+def table_run(path: str, *words: str, mode: str = "new") -> None:
+    run(load_experiment("fedavg/digits", [*WORDS.split(), *words]), path, mode=mode)
+
+
+def seeds(mode: str = "new") -> None:
+    table_run("runs", "--seeds", "[0,1]", mode=mode)
+
+
+def baseline(mode: str = "new") -> None:
+    table_run("seed-0", "--baseline", "Local", mode=mode)
+
+
+def comparison(mode: str = "new") -> None:
+    if mode == "new":
+        compare("fedavg/digits", ["FedAvg", "Local"], [0, 1], WORDS.split(), compare_dir="c", num_cpus=1)
+    else:
+        compare(resume="c", num_cpus=1)
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_table(0)
+
+
+@pytest.mark.usefixtures("table", "no_figures")
+@pytest.mark.parametrize(
+    ("start", "lost"), [(seeds, "runs/seed-1"), (baseline, "seed-0/baseline"), (comparison, "c/Local/seed-1")]
+)
+def test_runs_are_not_added_to_those_on_other_data(start: Callable[..., None], lost: str):
+    start()
+    shutil.rmtree(lost)
+    write_table(1)
+    with pytest.raises(InputError, match=CHANGED):
+        start("resume")
+
+
+@pytest.mark.usefixtures("table", "no_figures")
+@pytest.mark.parametrize(("old", "new"), [("client,a,b,y", "client,weight,b,y"), (",yes", ",NEVER")])
+def test_columns_and_labels_keep_their_names_until_all_runs_have_finished(old: str, new: str):
+    table = Path("visits.csv").read_text().replace(",0\n", ",no\n").replace(",1\n", ",yes\n")
+    Path("visits.csv").write_text(table)
+    seeds()
+    shutil.rmtree("runs/seed-1")
+    Path("visits.csv").write_text(table.replace(old, new))
+    with pytest.raises(InputError, match=CHANGED):
+        seeds("resume")
+    Path("visits.csv").write_text(table)
+    seeds("resume")
+    Path("visits.csv").write_text(table.replace(old, new))
+    seeds("resume")  # loads no data

@@ -61,12 +61,7 @@ FEATURES = {
 
 
 class Feature(Trials):
-    """A run with a feature, and the numbers of its file operations.
-
-    Attributes:
-        total: Number of file operations of an uninterrupted run.
-        saves: Those that put a checkpoint in its place.
-    """
+    """A run with a feature: `total` file operations, of which `saves` put a checkpoint in its place."""
 
     def __init__(self, name: str, folder: Path) -> None:
         options = FEATURES[name] if "--pictures" in FEATURES[name] else f"{FEATURES[name]} --pictures.formats []"
@@ -81,17 +76,9 @@ class Feature(Trials):
         assert find_differences(self.path, self.reference) + find_damages(self.path) == []
 
 
-def in_a_save(feature: Feature, drawn: random.Random) -> None:
+def at(how: str, feature: Feature, operation: int) -> None:
     assert len(feature.saves) >= 4
-    assert feature.trial("kill", drawn.choice(feature.saves[1:])) is None
-
-
-def anywhere(feature: Feature, drawn: random.Random) -> None:
-    assert feature.trial("kill", drawn.randrange(feature.total)) is None
-
-
-def full_disk(feature: Feature, drawn: random.Random) -> None:
-    assert feature.trial("full", drawn.randrange(feature.total)) is None
+    assert feature.trial(how, operation) is None
 
 
 def by_a_signal(feature: Feature, drawn: random.Random) -> None:
@@ -112,9 +99,9 @@ def with_fewer_rounds(feature: Feature, drawn: random.Random) -> None:
 
 
 ENDINGS: dict[str, Callable[[Feature, random.Random], None]] = {
-    "kill -9 in a save": in_a_save,
-    "kill -9 anywhere": anywhere,
-    "a full disk": full_disk,
+    "kill -9 in a save": lambda feature, drawn: at("kill", feature, drawn.choice(feature.saves[1:])),
+    "kill -9 anywhere": lambda feature, drawn: at("kill", feature, drawn.randrange(feature.total)),
+    "a full disk": lambda feature, drawn: at("full", feature, drawn.randrange(feature.total)),
     "a signal": by_a_signal,
     "fewer rounds": with_fewer_rounds,
 }
@@ -141,8 +128,9 @@ def feature_in(folder: Path, name: str) -> Feature:
     return Feature(name, folder / name)
 
 
+# the cells of a feature share its uninterrupted run, so they run in one process
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("name", FEATURES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in FEATURES])
 def test_a_resumed_run_equals_an_uninterrupted_one(name: str, ending: str, folder: Path):
     drawn = random.Random(f"{name}, {ending}")  # a cell has the same moment each time
     ENDINGS[ending](feature_in(folder, name), drawn)

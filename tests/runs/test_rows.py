@@ -49,8 +49,7 @@ def test_score_and_loss_of_a_cluster_are_over_its_examples():
 
 
 def test_traffic_and_local_work_of_a_round_and_of_all_rounds():
-    nothing: Any = None
-    third = Round(2, nothing, Info(down=3, up=2), nothing, Traffic(10, 7), (), costs=LocalCosts(5, 40, 7))
+    third = Round(2, None, Info(down=3, up=2), None, Traffic(10, 7), (), costs=LocalCosts(5, 40, 7))
     assert traffic_row(third, 0.5) == {
         "traffic/models_down": 10,
         "traffic/models_up": 7,
@@ -130,8 +129,7 @@ def moves(*examples: int) -> ShiftLog:
 
 
 def after(*moved: ShiftLog, skipped: int = 0) -> Round:
-    nothing: Any = None  # state and data are not used
-    return Round(0, nothing, Info(skipped=skipped), nothing, Traffic(), moved)
+    return Round(0, None, Info(skipped=skipped), None, Traffic(), moved)  # state and data are not used
 
 
 def test_shifts_and_skipped_clients_are_counted_between_evaluations():
@@ -148,9 +146,8 @@ def test_shifts_and_skipped_clients_are_counted_between_evaluations():
 
 
 def test_a_checkpoint_holds_what_was_carried_then():
-    totals = RunTotals(
-        members=ids(0, 1), memberships={0: ids(0, 1)}, best={"mae": 0.5}, silhouette=0.25, skipped=3, compared=7
-    )
+    kept = {"members": ids(0, 1), "memberships": {0: ids(0, 1)}, "best": {"mae": 0.5}}
+    totals = RunTotals(**kept, silhouette=0.25, skipped=3, compared=7)
     content = totals.content()
     totals.memberships[10] = ids(1, 1)
     totals.best["mae"] = 0.25
@@ -159,9 +156,6 @@ def test_a_checkpoint_holds_what_was_carried_then():
     assert list(restored.memberships) == [0]
     assert (restored.best, restored.silhouette, restored.skipped, restored.compared) == ({"mae": 0.5}, 0.25, 3, 7)
     assert restored.shifted == [0, 0]
-
-
-# Two runs that score different clients are compared on the clients scored in both
 
 
 def clients(**values: float) -> ScoredClients:
@@ -194,7 +188,6 @@ MANY = {f"k{number}": number / 100 for number in range(1, 21)}
 )
 def test_figures_are_over_the_clients_of_both(pairs: list[Any], number: float, mine: Any, others: Any):
     found = compare_shared(pairs)
-    assert found is not None
     assert found.clients == number
     for figures, expected in ((found.mine, mine), (found.others, others)):
         assert figures == pytest.approx(dict(zip(NAMES, expected, strict=True)))
@@ -206,11 +199,9 @@ def test_same_clients_need_no_figures_of_their_own():
 
 def test_the_worst_tenth_of_twenty_clients_is_two_and_of_an_error_the_largest():
     found = compare_shared([(clients(**MANY), clients(**MANY, k30=0.0))])
-    assert found is not None
     assert found.mine["test/worst10_accuracy"] == pytest.approx(0.015)
     mine = replace(clients(k1=0.5, k2=3.0), by_size=False)  # weights other than sizes are not guessed
     found = compare_shared([(mine, clients(k1=1.0, k2=2.0, k3=9.0))], Score("mae", higher_is_better=False))
-    assert found is not None
     assert found.mine == {"test/weighted_mae": None, "test/mean_mae": 1.75, "test/worst10_mae": 3.0}
     assert found.others == {"test/weighted_mae": 5 / 3, "test/mean_mae": 1.5, "test/worst10_mae": 2.0}
 

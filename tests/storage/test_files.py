@@ -1,28 +1,36 @@
-"""Tests the files that a run writes: checkpoints, the files of its directory, and the lock of its directory."""
+"""Tests the files that a run writes: checkpoints, also with a model per client, its directory, and its lock."""
 
+import gc
 import json
 import os
 import pickle
 import subprocess
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import IO
+from typing import IO, ClassVar
+from weakref import ReferenceType, ref
 
 import numpy as np
 import pytest
 import torch
 import yaml
+from digits_experiment import digits
 from filelock import FileLock
 from torch import Tensor
 
+from lit_cfl.algorithms import Local
+from lit_cfl.datamodules import Digits
 from lit_cfl.errors import InputError
+from lit_cfl.experiment import CheckpointPlan
 from lit_cfl.metric_names import CLIENTS, CLUSTERS, METRICS
+from lit_cfl.runs.run import run
 from lit_cfl.runs.run_directory import RunDirectory, default_run_directory
 from lit_cfl.storage import checkpoint, csv_log
 from lit_cfl.storage.atomic_writes import write_json
+from lit_cfl.storage.checkpoint import Checkpoint
 from lit_cfl.storage.csv_log import CsvLog, read_table
 from lit_cfl.storage.digests import SUMS, find_changed
 from lit_cfl.storage.lock import lock_directory
@@ -49,14 +57,9 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-# Checkpoints
-
-
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 @pytest.mark.parametrize("before", [{}, {"file": b"something old and long"}])
-def test_a_write_replaces_the_whole_file_or_nothing(
-    before: dict[str, bytes], error: type[BaseException], tmp_path: Path
-):
+def test_a_write_replaces_a_whole_file_or_nothing(before: dict[str, bytes], error: type[BaseException], tmp_path: Path):
     def write_half(file: IO[bytes]) -> None:
         file.write(b"half of the new conte")
         raise error
@@ -135,9 +138,6 @@ def test_text_of_a_table_is_saved_once_and_restored(tmp_path: Path, monkeypatch:
     again.append([{"round": 40}])
     assert (tmp_path / "a.csv").read_bytes() == text + b"40,\n"
     assert again.size == len(text) + 4
-
-
-# The run's directory
 
 
 def test_new_directory_says_what_the_run_is(tmp_path: Path):
@@ -241,3 +241,106 @@ def test_a_directory_that_is_held_for_a_moment_is_waited_for_and_else_refused(tm
     with lock_directory(tmp_path):
         assert not other.is_locked
     free.join()
+
+
+def test_checkpoint_that_is_saved_while_it_is_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    rows = {client: torch.full((100,), float(client)) for client in range(3)}
+    writer, reader = Checkpoint(tmp_path), Checkpoint(tmp_path)
+    writer.save({"round": 0}, {"models": rows})
+    load_file, saved_rounds, last = Checkpoint._load_file, 0, 1
+
+    def meanwhile(checkpoint: Checkpoint, name: str) -> Tensor:
+        nonlocal saved_rounds
+        if saved_rounds < last:
+            saved_rounds += 1
+            writer.save({"round": saved_rounds}, {"models": {client: row + 1 for client, row in rows.items()}})
+        return load_file(checkpoint, name)
+
+    monkeypatch.setattr(Checkpoint, "_load_file", meanwhile)
+    saved = reader.load()
+    assert (saved["round"], saved["state"]["models"][2][0]) == (1, 3.0)
+    last = 100
+    with pytest.raises(InputError, match="was saved again each time it was read; wait until its run has ended"):
+        reader.load()
+
+
+def test_only_changed_models_are_written_and_a_file_that_is_mostly_superseded_is_replaced(tmp_path: Path):
+    rows = {client: torch.full((100,), float(client)) for client in (3, 0, 4, 1, 2)}
+    writer = Checkpoint(tmp_path)
+    writer.save({"round": 0}, {"models": rows, "count": 3})
+    ((first, (written, models)),) = files(tmp_path).items()
+    assert len(models) == 5
+    rows |= {1: torch.ones(100), 4: torch.zeros(100)}
+    writer.save({"round": 1}, {"models": rows, "count": 4})
+    second = files(tmp_path)
+    assert second.pop(first)[0] == written  # three of its five models are still used
+    assert [len(models) for _, models in second.values()] == [2]
+    assert_saved(tmp_path, rows, count=4)
+    again = Checkpoint(tmp_path)
+    loaded = again.load()
+    again.save({"round": 1}, loaded["state"])  # no model has changed
+    assert {*files(tmp_path)} == {first, *second}
+    rows = loaded["state"]["models"] | {0: torch.ones(100)}
+    again.save({"round": 2}, {"models": rows})  # two of the first five are still used: they are written again
+    third = files(tmp_path)
+    assert first not in third
+    assert {*second} < {*third}
+    assert sorted(len(models) for _, models in third.values()) == [2, 3]
+    assert_saved(tmp_path, rows)
+
+
+def files(folder: Path) -> dict[str, tuple[int, Tensor]]:
+    """Returns the modification time and the content of each file of model rows."""
+    return {
+        file.name: (file.stat().st_mtime_ns, torch.load(file, weights_only=True)[file.name])
+        for file in sorted((folder / "rows").iterdir())
+    }
+
+
+def assert_saved(folder: Path, rows: dict[int, Tensor], **others: object) -> None:
+    loaded = Checkpoint(folder).load()
+    assert list(loaded["state"]["models"]) == list(rows)
+    assert all(torch.equal(loaded["state"]["models"][client], row) for client, row in rows.items())
+    assert {name: value for name, value in loaded["state"].items() if name != "models"} == others
+
+
+def test_loaded_models_stay_in_their_files(tmp_path: Path):
+    Checkpoint(tmp_path).save({"round": 0}, {"models": {client: torch.full((2**21,), 1.0) for client in range(8)}})
+    before = _private_mib()
+    loaded = Checkpoint(tmp_path).load()
+    models = loaded["state"]["models"]
+    assert sum(float(row.sum()) for row in models.values()) == 8 * 2**21  # reads all 64 MiB
+    assert _private_mib() < before + 32
+    models[3].mul_(0)  # the change is not written to the file
+    again = Checkpoint(tmp_path).load()
+    assert torch.equal(again["state"]["models"][3], torch.ones(2**21))
+
+
+def _private_mib() -> float:
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status["RssAnon"].split()[0]) / 1024
+
+
+class Watched(Local):
+    """Algorithm with a model per client; counts how many of the models given to its rounds are still in memory."""
+
+    seen: ClassVar[list[ReferenceType[Tensor]]] = []
+    alive: ClassVar[list[int]] = []
+
+    def round(self, state, cohort, work, rng):
+        if state.personal:
+            self.seen.extend(ref(model) for model in state.personal.values())
+            self.alive.append(sum(model() is not None for model in self.seen))
+        return super().round(state, cohort, work, rng)
+
+
+@pytest.mark.parametrize("every_seconds", [0, 1000])
+def test_models_of_earlier_rounds_are_freed_after_a_resume_too(tmp_path: Path, every_seconds: int):
+    Watched.seen.clear()
+    Watched.alive.clear()
+    saving = CheckpointPlan(every_seconds)
+    whole = digits(algorithm=Watched(), data=Digits(10), rounds=7, cohort_size=10, checkpoint=saving)
+    run(replace(whole, rounds=3), tmp_path / "run")
+    gc.collect()  # a resume is another process
+    run(whole, tmp_path / "run", mode="resume")
+    assert Watched.alive == [10] * 6  # only the models of the previous round were kept

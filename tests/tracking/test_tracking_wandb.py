@@ -51,7 +51,6 @@ def set_variables(**variables: str | None) -> None:
 
 
 def notes(output: Path) -> list[str]:
-    """Returns the notices that a child printed."""
     return re.findall(r"^Note: (.*)\.$", output.read_text(), flags=re.MULTILINE)
 
 
@@ -69,13 +68,11 @@ def records(folder: Path) -> Iterator[Any]:
 
 
 def history(folder: Path) -> list[dict[str, Any]]:
-    """Returns the rows logged into a folder."""
     found = [record.history.item for record in records(folder) if record.WhichOneof("record_type") == "history"]
     return [{item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items} for items in found]
 
 
 def logged(run: Path) -> list[dict[str, Any]]:
-    """Returns the logged rows of all W&B folders of a run."""
     return [row for folder in folders(run) for row in history(folder)]
 
 
@@ -130,7 +127,6 @@ def of_kind(folder: Path, kind: str) -> list[Any]:
 
 
 def concluded(folder: Path) -> dict[str, object]:
-    """Reads the summary from a W&B folder."""
     found = of_kind(folder, "summary")
     return {item.key: json.loads(item.value_json) for one in found for item in one.update if item.key}
 
@@ -195,9 +191,6 @@ def test_nothing_of_machine_user_and_folders_is_logged_but_where_files_wait(offl
             assert str(offline) not in words
 
 
-# Kills
-
-
 def kill_after(rounds: int, words: list[str], run: Path, already: int) -> None:
     """Starts a run offline, and kills it by -9 once it has trained some rounds and its W&B folder has the last ones.
 
@@ -213,7 +206,7 @@ def kill_after(rounds: int, words: list[str], run: Path, already: int) -> None:
                 signal.pause()
             return add_row(directory, row)
 
-        RunDirectory.add_row = waiting  # type: ignore[method-assign]  # in the child alone, which is killed
+        RunDirectory.add_row = waiting  # in the child alone, which is killed
 
     child = in_child(words, stop)
     deadline = time.monotonic() + 120
@@ -245,7 +238,7 @@ def test_run_killed_after_its_summary_is_concluded_by_a_resume(output: Path, tmp
 
     def die_before_the_conclusion() -> None:
         set_variables(MODE="offline")
-        trackers.Trackers.conclude = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]  # in a child
+        trackers.Trackers.conclude = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # in a child
 
     assert wait(in_child(start(run, "--baseline", "null", rounds=2), die_before_the_conclusion)) == -signal.SIGKILL
     own = json.loads((run / "summary.json").read_text())
@@ -255,9 +248,6 @@ def test_run_killed_after_its_summary_is_concluded_by_a_resume(output: Path, tmp
         assert found[name] == own[name]
     assert artifacts(folders(run)[-1])
     assert [row["round"] for row in history(folders(run)[-1])] == [1, 2]
-
-
-# Failures
 
 
 @pytest.mark.parametrize(
@@ -286,9 +276,7 @@ def test_a_run_stays_offline_after_wandb_offline(output: Path, tmp_path: Path):
     assert [numbers(row) for row in logged(tmp_path / "run")] == own_rows(tmp_path / "run")
 
 
-def test_when_its_service_dies_wandb_is_left_out_with_one_notice_and_the_next_run_has_another(
-    output: Path, tmp_path: Path
-):
+def test_when_its_service_dies_wandb_is_left_out_with_one_notice_and_the_next_run_has_one(output: Path, tmp_path: Path):
     child = in_child(start(tmp_path / "run", rounds=80), lambda: set_variables(MODE="offline"))
     while not (folders(tmp_path / "run") and logged(tmp_path / "run")):
         assert os.waitpid(child, os.WNOHANG) == (0, 0)
