@@ -7,12 +7,7 @@ from hypothesis import strategies as st
 from quadratic import rng
 from sklearn.metrics import adjusted_rand_score
 
-from lit_cfl.clustering import (
-    agglomerate,
-    distances,
-    merge_by_threshold,
-    merge_distances,
-)
+from lit_cfl.clustering import agglomerate, distances, merge_by_threshold, merge_distances
 from lit_cfl.clustering.merging import by_lowest_member
 from lit_cfl.errors import InputError
 

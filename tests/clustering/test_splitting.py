@@ -7,12 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from quadratic import ids
 
-from lit_cfl.clustering import (
-    bipartition,
-    distances,
-    separation_gap,
-    separation_threshold,
-)
+from lit_cfl.clustering import bipartition, distances, separation_gap, separation_threshold
 
 few = settings(deadline=None, derandomize=True, max_examples=60)
 

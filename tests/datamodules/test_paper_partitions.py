@@ -12,11 +12,7 @@ from partition_cases import all_counts, counts_in, divided, few, held, labels_of
 
 from lit_cfl.datamodules.partition import MNIST1000, Ditto500, FedProxFEMNIST, Pool, paper_partitions
 from lit_cfl.datamodules.partition.labels import cyclic_labels
-from lit_cfl.datamodules.partition.paper_partitions import (
-    draw_sizes,
-    draw_wanted_images,
-    grant_in_order,
-)
+from lit_cfl.datamodules.partition.paper_partitions import draw_sizes, draw_wanted_images, grant_in_order
 from lit_cfl.errors import InputError
 
 

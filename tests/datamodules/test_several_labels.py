@@ -11,13 +11,7 @@ from hub import write_split
 from own_arrays import assert_refused
 from quadratic import ids
 
-from lit_cfl.datamodules import (
-    ArrayData,
-    Dirichlet,
-    HFDataset,
-    LabelDrift,
-    LabelShifts,
-)
+from lit_cfl.datamodules import ArrayData, Dirichlet, HFDataset, LabelDrift, LabelShifts
 
 pytestmark = pytest.mark.usefixtures("caches")
 
