@@ -24,9 +24,6 @@ def scores(correct: list[int], count: list[int], loss: list[float] | None = None
     return SplitScores(CLASSIFIER, torch.tensor(count), losses, sums, weights)
 
 
-# Accuracy
-
-
 def test_weighted_accuracy_is_right_answers_over_examples():
     assert scores([90, 10], [100, 10]).weighted_means() == {"accuracy": 100 / 110}  # in float64, without rounding
     assert isnan(scores([0], [0]).weighted_means()["accuracy"])
@@ -62,9 +59,6 @@ def test_no_examples_give_no_metrics_and_a_single_client_no_spread():
 )
 def test_worst_tenth_is_the_mean_of_the_worst_with_examples(correct: list[int], count: list[int], expected: float):
     assert scores(correct, count).metrics("test")["test/worst10_accuracy"] == pytest.approx(expected)
-
-
-# Scoring clients
 
 
 class ParityEngine:
@@ -122,9 +116,6 @@ def test_example_that_clients_of_a_model_share_is_run_once():
     engine = ParityEngine()
     score_clients(engine, torch.tensor([[0.0], [1.0]]), ids(0, 0, 1), ids(0, 2, 3), shared_examples(), "test")
     assert engine.calls == [([0.0] * 4 + [1.0] * 2, [0, 1, 2, 5, 3, 4])]
-
-
-# Whom to evaluate
 
 
 def test_number_gives_a_fixed_sample_of_the_population():

@@ -42,9 +42,6 @@ class Computed(TorchDispatchMode):
         return made
 
 
-# Scores of clusters
-
-
 def test_clusters_are_matched_up_to_four_million_pairs():
     clients = torch.arange(2000)
     assert churn(clients, clients.roll(7)) == 0  # the same clusters under other numbers
@@ -70,9 +67,6 @@ def test_rows_of_clusters_take_the_same_work_for_each_client_however_many_cluste
         assert [rows[5][name] for name in ("cluster", "accuracy", "loss", "n_test", "u")] == [5, 0.25, 0.625, 4, 2.5]
         work.append(computed.numbers)
     assert work[1] < 9 * work[0]
-
-
-# Comparisons of clients
 
 
 def test_more_pairs_than_the_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch):
@@ -101,9 +95,6 @@ def test_clients_are_compared_with_as_many_clusters_some_at_a_time(monkeypatch: 
     torch.testing.assert_close(best, cosines.max(1).values)
     monkeypatch.setattr(stocfl_clusters, "_MOST_KEPT", 300 * 200)
     torch.testing.assert_close(nearest_cluster(state, psi, keep=True)[2], cosines)
-
-
-# Rounds
 
 
 def test_rounds_look_up_all_clients_only_where_a_shift_asks_who_is_warm(monkeypatch: pytest.MonkeyPatch):

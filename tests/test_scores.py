@@ -36,9 +36,6 @@ def found(score: Score, sums: list[float], weights: list[float]) -> SplitScores:
     return SplitScores((score,), count, torch.zeros(len(sums)).double(), *parts)
 
 
-# Arithmetic
-
-
 @pytest.mark.parametrize("higher_is_better", [True, False])
 def test_the_worst_tenth_follows_the_direction_and_a_diverged_model_is_the_worst(higher_is_better: bool):
     values = [5.0, -3.0, 8.0, *[1.0] * 22]
@@ -54,9 +51,6 @@ def test_a_score_without_any_weight_is_left_blank():
     metrics = SplitScores((ERROR,), ids(2, 1), *parts).metrics("test")
     assert isnan(metrics.pop("test/weighted_mae"))
     assert metrics == {"test/loss": 2 / 3}
-
-
-# Columns and directions
 
 
 def test_directions_of_columns():
@@ -80,9 +74,6 @@ def test_the_best_round_follows_the_direction_and_needs_all_clients():
             totals.take(Round(number, None, None, data(), Traffic()), evaluation, every=10)
         assert totals.best == best
     assert (ERROR.best_column, ACCURACY.best_column) == ("test/min_weighted_mae", "test/max_weighted_accuracy")
-
-
-# What a module returns
 
 
 class Means(LightningModule):

@@ -110,9 +110,6 @@ def test_an_algorithm_runs_two_rounds_or_refuses_the_data(algorithm: str, name: 
     assert torch.equal(before.models, served.models)
 
 
-# The rounds themselves
-
-
 def test_each_round_draws_anew():
     rule = FedProx(stragglers=0.5)
     options = {"rounds": 6, "cohort_size": 6, "local": LocalTraining(5, 100)}

@@ -128,8 +128,6 @@ def test_layer_is_chosen_again_at_each_split():
     assert clusters == [0, 0, 0, 0, 1, 1]  # two layers in each split
 
 
-# Newcomers
-
 BY_FC = [AdaCFL(**SPLITS), *(LayerCFL(**SPLITS, layers=["fc1"], distance=each) for each in DISTANCES)]
 
 

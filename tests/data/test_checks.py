@@ -103,8 +103,6 @@ def test_other_mistakes_of_a_data_module_are_refused():
     )
 
 
-# Notices
-
 SHARED = ClientIndex(ids(2, 59, 59), torch.tensor([0, 0, 0, 0, 1, 1]), torch.tensor([2, 2, 2, 2, 2, 0]))
 
 
@@ -137,9 +135,6 @@ def test_repeats_and_overlaps_in_a_client_are_noted(examples: Any, change: Any, 
     assert len(notes) == len(expected)
     for note, quoted in zip(notes, expected, strict=True):
         assert all(part in note for part in ("Own: ", *quoted.split(" | ")))
-
-
-# A user's own shifts
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,6 @@ def held(index: ClientIndex) -> list[list[int]]:
     return [one.tolist() for one in index]
 
 
-# Examples and views
-
-
 def test_views_mix_in_one_batch_and_turn_counter_clockwise():
     views = (View(), View(2), View(0, (1, 2, 0)), View(1, (2, 1, 0)))
     images, labels = pool(views).batch(ids(10, 0, 5, 7))  # example and view: 1 3, 0 0, 2 1, 1 2
@@ -71,9 +68,6 @@ def test_batch_leaves_the_pool_alone_and_may_be_empty():
     assert examples.labels.tolist() == [0, 2, 1]
     images, labels = examples.batch(ids())
     assert (images.shape, labels.shape) == ((0, 1, 2, 2), (0,))
-
-
-# Index lists
 
 
 def test_index_gives_each_client_its_list():
@@ -125,9 +119,6 @@ def test_replaced_lists_are_in_their_places_and_what_nobody_has_goes_in_time(siz
         assert len(index.values) <= 2 * int(index.sizes.sum())
 
 
-# Federated data
-
-
 def three_clients(newcomers: Tensor | None = None) -> FederatedData:
     examples = pool((View(), View(0, (1, 2, 0))))
     train, test = owned([0, 1, 2, 0], [], [4, 5]), owned([1], [2, 0], [3])
@@ -151,9 +142,6 @@ def test_subset_is_renumbered_and_cut():
     later = three_clients().offset_clients(2)
     assert (held(later.train)[2:], later.names) == (held(three_clients().train), ("", "", "A", "B", "C"))
     assert (later.num_examples.tolist()[:2], later.true_clusters.tolist()) == ([0, 0], [-1, -1, 0, -1, 1])
-
-
-# Splitting
 
 
 def test_share_that_rounds_to_nothing_for_all_clients_is_noted(recwarn: pytest.WarningsRecorder):

@@ -15,8 +15,6 @@ from lit_cfl.data import FederatedData
 from lit_cfl.datamodules import IID, ArrayData, ClassesPerClient, LabelDrift, LabelShifts, Natural
 from lit_cfl.errors import Notice
 
-# Inputs
-
 
 @pytest.mark.parametrize(
     ("shape", "options", "expected"),
@@ -113,8 +111,6 @@ def test_columns_of_numbers_and_bools_are_read_together():
     assert_refused(ArrayData(table, [0, 1]), "'stage' | row 1")
 
 
-# Labels
-
 COUNTS = np.array([-3, 0, 700000] + 9 * [12])
 
 
@@ -140,9 +136,6 @@ def test_labels_are_classes_or_numbers(y: Any, options: dict[str, Any], num_labe
 def test_numbers_taken_for_classes_are_suspected_if_the_test_data_have_new_ones(labels: np.ndarray):
     data = ArrayData(np.ones((60, 2)), labels, client=np.arange(60) % 2, test=0.5)
     assert_refused(data, "num_labels to 0 if labels are numbers to predict")
-
-
-# Clients and true clusters
 
 
 def test_without_clients_there_are_ten_of_equal_size():
@@ -190,8 +183,6 @@ def test_skew_is_of_one_kind_or_other(options: dict[str, Any], expected: str):
     assert owned(**options).federated(0).skew == expected
 
 
-# Test examples that the user marks
-
 MARKED = {"x": np.arange(12.0)[:, None], "y": np.arange(12) % 2, "client": np.arange(12) // 4, "cluster": [0, 0, 1]}
 IS_TEST = np.array([0, 0, 0, 1, 0, 0, 1, 1, 1, 0, 0, 0], bool)  # 1, 2 and 1 examples of the three clients
 PARTS = [([0, 1, 2], [3]), ([4, 5], [6, 7]), ([9, 10, 11], [8])]
@@ -232,9 +223,6 @@ def test_marks_leave_validation_to_the_others_and_clients_without_training_data_
     with pytest.warns(Notice, match="1 of 3 clients have"):
         data = ArrayData(**MARKED, is_test=IS_TEST | (MARKED["client"] == 1)).federated(0)
     assert data.names == ("0", "2")
-
-
-# Files
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "objects"])

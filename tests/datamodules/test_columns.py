@@ -31,9 +31,6 @@ def test_an_invalid_column_is_refused_by_its_row(column: Any, words: str):
     assert_refused(lambda: number_clients(column, "client"), f"client | {words}")
 
 
-# Labels
-
-
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -60,9 +57,6 @@ def test_a_label_space_is_as_large_as_the_largest_says_and_ids_are_none():
             )
         named = ArrayData(np.zeros((len(labels), 2)), labels.astype(str)).pool().examples
         assert named.labels.tolist()[:3] == [0, 1, count - 1]
-
-
-# Names that look alike
 
 
 @pytest.mark.parametrize(

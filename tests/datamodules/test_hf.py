@@ -29,8 +29,6 @@ def folder(tmp_path: Path) -> str:
     return mixed(tmp_path / "any")
 
 
-# Inputs
-
 D, B, A, C = 2, 3, 4, 5  # ids by frequency in the training part; equally frequent words by name; 1 = unknown
 INPUTS: dict[str, tuple[Any, dict[str, Any], Any, torch.dtype]] = {
     "images": ("photo", {}, pixels(6, 5, 5)[:, None], torch.uint8),
@@ -100,9 +98,6 @@ def test_lists_of_pixels_are_images_with_channels_first(shape: tuple[int, ...], 
     assert (numbers.inputs.tolist(), numbers.scale) == (images.tolist(), 1)
 
 
-# Labels, clients and options
-
-
 @pytest.mark.parametrize(
     ("column", "num_labels", "labels", "names"),
     [
@@ -149,8 +144,6 @@ def test_folders_of_images_are_labels_and_a_note_says_how_to_make_them_clients(t
         pool = HFDataset(source, "image", "label", client_column="user").pool()
     assert (pool.names, pool.examples.label_names) == (("user0", "user1", "user2"), ("a", "b"))
 
-
-# Refusals
 
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "text as numbers": (lambda folder: HFDataset(mixed(folder), "kind", "rank", kind="numbers"), "data.kind | 'text'"),

@@ -40,9 +40,6 @@ def divided(parts: list[Any], seed: int = 0) -> tuple[Hybrid, Any, list[Any]]:
     return whole, whole.divide(whole.examples, np.random.default_rng(seed)), alone
 
 
-# Examples, views and clients
-
-
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_clients_see_what_they_see_in_their_part(split: str):
     parts = [
@@ -62,9 +59,6 @@ def test_parts_are_divided_independently():
     assert one[:30].tolist() != (one[30:60] - 40).tolist()
     three = Hybrid([images(0, 40), images(50, 40), images(100, 12)]).federated(1)
     assert torch.equal(three.train.values[:60], one)  # another part does not change the first ones
-
-
-# True clusters and skew
 
 
 @pytest.mark.parametrize(
@@ -91,9 +85,6 @@ def test_clusters_are_numbered_part_by_part_without_gaps(clusters: list[list[int
 )
 def test_skew_is_in_the_features_unless_parts_add_to_it(skews: list[list[Skew]], expected: str):
     assert Hybrid([images(0, 12, skew=skew) for skew in skews]).federated(0).skew == expected
-
-
-# Parts that fit together, and others
 
 
 class Given(FederatedDataModule):

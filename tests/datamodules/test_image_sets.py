@@ -47,9 +47,6 @@ def test_letters_may_count_from_zero_or_from_one(labels: Any, first: int, tmp_pa
     assert (examples.num_labels, examples.labels.tolist()) == (26, [*range(26), *range(26), *range(13)])
 
 
-# FEMNIST
-
-
 @pytest.mark.parametrize("characters", [CHARACTERS, CHARACTERS[::-1]], ids=["usual", "reversed"])
 @pytest.mark.parametrize(
     ("choice", "outputs", "rows", "labels"),
@@ -69,8 +66,6 @@ def test_characters_are_labels_of_their_writers(
     assert (pool.num_train, pool.has_test) == (len(rows), False)
 
 
-# Refusals
-
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "other characters": (lambda folder: FEMNIST(str(write_writers(folder, ["1"], ["f0"], DIGITS))), "0 1 2 | a-z"),
     "27 letters": (
@@ -84,9 +79,6 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
 def test_another_source_or_option_is_refused(name: str, tmp_path: Path):
     make, words = REFUSED[name]
     assert_refused(lambda: make(tmp_path / "own").pool(), words)
-
-
-# Real images
 
 
 @pytest.mark.nightly

@@ -120,8 +120,6 @@ def test_a_test_part_without_classes_is_shared_out_as_if_all_were_of_one(labels:
         assert set(held(division)) == set(range(18))
 
 
-# Refusals
-
 COUNTS = (10, 10, 10, 3, 10)  # 43 examples with five labels
 FOUR = (10, 10, 10, 10)
 

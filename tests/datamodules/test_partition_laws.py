@@ -25,8 +25,6 @@ from lit_cfl.datamodules.partition import labels as labels_module
 from lit_cfl.datamodules.partition.labels import grant_requests
 from lit_cfl.errors import InputError
 
-# Sizes
-
 
 def test_iid_sizes_differ_by_one_at_most():
     division = divided(IID(5, 0.0), pool_of(labels_of([13])))
@@ -53,9 +51,6 @@ def test_sizes_have_the_variance_of_their_law():
     for alpha in (0.5, 5.0):
         shares = DirichletSizes(4000, min_size=1, alpha=alpha).sizes(10**8, rng).double() / 10**8
         assert shares.var().item() == pytest.approx(3999 / 4000**2 / (4000 * alpha + 1), rel=0.1)
-
-
-# Dirichlet
 
 
 @few
@@ -111,9 +106,6 @@ def test_of_a_label_that_is_short_each_gets_the_same_share_of_what_it_wants():
     assert counts.tolist() == [[20, 2, 18], [10, 28, 2]]
 
 
-# Classes and shards
-
-
 @few
 @given(some_counts, st.integers(1, 8), st.integers(0, 9), seeds)
 def test_clients_have_the_labels_of_their_type_in_equal_shares(counts: list[int], classes: int, more: int, seed: int):
@@ -148,9 +140,6 @@ def test_a_client_has_whole_shards_of_the_sorted_examples(counts: list[int], cli
             places = places[size:]
         assert len(found) == each
         assert set(found) <= shards
-
-
-# Groups and dominant labels
 
 
 def test_groups_have_clients_of_their_own():

@@ -18,9 +18,6 @@ from lit_cfl.datamodules.tokens import Vocabulary
 pytestmark = pytest.mark.usefixtures("caches")
 
 
-# Word vectors
-
-
 @pytest.mark.parametrize(
     ("content", "wanted", "expected"),
     [
@@ -55,9 +52,6 @@ def test_vectors_that_cannot_be_used_are_refused(content: str | bytes | None, wo
     assert_refused(all_users(tmp_path, embeddings=path).load, f"{path} | {words}")
     cache = tmp_path / "cache"
     assert not cache.exists() or not list(cache.iterdir()), "nothing half-made stays"
-
-
-# Tweets
 
 
 def test_tweets_become_token_ids_of_their_users(tmp_path: Path):

@@ -24,9 +24,6 @@ def own(y: Any = Y, **options: Any) -> ArrayData:
     return ArrayData(X, y, CLIENT, **({"test": 0.0} | options))
 
 
-# Arrays
-
-
 @pytest.mark.parametrize("dtype", [bool, int, np.uint8, np.float32])
 def test_zeros_and_ones_are_kept_as_bool_and_handed_out_as_floats(dtype: type):
     examples = own(Y.astype(dtype), num_labels=3).load()
@@ -41,9 +38,6 @@ def test_labels_are_counted_for_each_client_and_soft_ones_above_a_half():
     assert own(soft).load().batch(ids(0))[1].tolist() == torch.tensor(soft[:1]).float().tolist()
     for labels in (Y, soft):
         assert own(labels).federated(0).label_counts.tolist() == [[1, 1, 1], [2, 1, 2]]
-
-
-# Columns of lists
 
 
 SETS = [[0, 2], [], [1], [0, 1, 2], [2], [0]]
@@ -81,9 +75,6 @@ def test_lists_are_the_labels_of_an_example_or_an_entry_for_each(
     assert (list(pool.examples.label_names), pool.num_train) == (names, 4)
 
 
-# Refusals
-
-
 @pytest.mark.parametrize(
     ("feature", "values", "words"),
     [
@@ -109,6 +100,3 @@ def test_lists_of_invalid_labels_are_refused(feature: Any, values: list[Any], wo
 )
 def test_invalid_labels_and_what_needs_one_label_are_refused(y: np.ndarray, options: dict[str, Any], words: str):
     assert_refused(own(y, **options), words)
-
-
-# What is shown

@@ -34,9 +34,6 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(7)
 
 
-# The law
-
-
 @pytest.mark.parametrize("num_clusters", [None, 3])
 def test_every_example_has_the_label_that_its_clients_model_gives(num_clusters: int | None):
     module = made(np.random.default_rng(1).integers(1, 30, 200), 1.0, 1.0, 5, 4, num_clusters=num_clusters)
@@ -72,9 +69,6 @@ def test_models_inputs_centres_and_noise_are_independent():
     assert np.allclose(np.cov(pairs.T), [[2, 1], [1, 2]], atol=0.2)  # the centre and the noise have variance 1 each
 
 
-# Sizes
-
-
 def test_sizes_are_the_minimum_plus_a_log_normal_number_cut_to_an_integer():
     class Drawn:
         def standard_normal(self, size: int) -> np.ndarray:
@@ -107,9 +101,6 @@ def test_population_depends_on_its_seed_and_more_clients_leave_the_first_ones_un
     assert torch.equal(more.labels[: len(one.load())], one.load().labels)
 
 
-# Clients
-
-
 @pytest.mark.parametrize(
     ("number", "first", "skew"), [(None, [-1] * 6, "other"), (4, [0, 1, 2, 3, 0, 1], "label"), (1, [0] * 6, "other")]
 )
@@ -117,8 +108,6 @@ def test_true_clusters_are_given_in_turn_or_unknown(number: int | None, first: l
     data = Synthetic(**SMALL, num_clusters=number).federated(0)
     assert (data.true_clusters[:6].tolist(), data.skew) == (first, skew)
 
-
-# The mixture of models
 
 TINY: dict[str, Any] = {"num_clients": 5, "dimensions": 4, "test_size": 400, "max_size": 300, "noise": 0.0}
 

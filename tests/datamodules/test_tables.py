@@ -46,8 +46,6 @@ def test_clients_of_a_large_table_may_be_numbers_and_words(tmp_path: Path):
     assert data.train.sizes.tolist() == [100_000, 100_000, 100_000, 1]
 
 
-# Forms of files
-
 FORMS = {
     "commas": ("csv", lambda table, path: table.to_csv(path, index=False)),
     "semicolons": ("csv", lambda table, path: table.to_csv(path, index=False, sep=";")),
@@ -75,9 +73,6 @@ def test_all_forms_of_a_table_are_read_alike(tmp_path: Path, form: str):
     assert torch.equal(data.examples.inputs, torch.from_numpy(table[["a", "b", "cost"]].to_numpy(np.float32)))
     assert (data.examples.label_names, data.examples.labels.tolist()) == (("x", "y"), [0, 1] * 6)
     assert (data.names, data.true_clusters.tolist()) == (("s, 0", "s, 1", "s, 2"), [1, 0, 0])
-
-
-# Numbers and labels
 
 
 @pytest.mark.parametrize(
@@ -124,9 +119,6 @@ def test_labels_of_a_text_file(tmp_path: Path, labels: str, kind: str, expected:
         assert [examples.label_names[label] for label in examples.labels] == labels.split()
     else:
         assert (examples.label_names, examples.labels.tolist()) == ((), expected)
-
-
-# Notices
 
 
 @pytest.mark.parametrize(

@@ -157,8 +157,6 @@ def test_missing_times_and_two_rules_for_the_test_data_are_refused(tmp_path: Pat
     assert_refused(ArrayData(**rows(test="first")), "test is 'first'")
 
 
-# The order of classes and true clusters
-
 LEVELS = np.array(["low", "mid", "high"])[DAYS % 3]
 
 
