@@ -11,7 +11,7 @@ from torch import Tensor
 from lit_cfl.algorithms import Assignment, FedAvg, Info
 from lit_cfl.client_scores import SplitScores, score_clients
 from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.engines.scorer import ModelName, Outcomes
+from lit_cfl.engines.scorer import Outcomes
 from lit_cfl.errors import Notice
 from lit_cfl.evaluation import Evaluation, EvaluationPlan, evaluate
 from lit_cfl.parameters import ParameterLayout
@@ -72,9 +72,7 @@ class ParityEngine:
 
     def at(self, round: int, data: FederatedData) -> None: ...
 
-    def outcomes_of_each(
-        self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData, named: ModelName
-    ) -> Outcomes:
+    def outcomes_of_each(self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData, named: object):
         model = models[which, 0]
         self.calls.append((model.tolist(), index.tolist()))
         right = (index % 2 == model % 2)[None].double()

@@ -32,9 +32,7 @@ class Computed(TorchDispatchMode):
         super().__init__()
         self.numbers = self.largest = 0
 
-    def __torch_dispatch__(
-        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         sizes = [leaf.numel() for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
         self.numbers += sum(sizes)

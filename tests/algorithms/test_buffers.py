@@ -36,9 +36,7 @@ class WithBuffers(QuadraticWork):
     def initial(self, number: int) -> Tensor:
         return torch.cat([super().initial(number), torch.zeros(2, dtype=torch.float64)])
 
-    def fit(
-        self, models: Tensor, clients: Tensor, *given: Any, centers: Tensor | None = None, **options: Any
-    ) -> Fitted:
+    def fit(self, models: Tensor, clients: Tensor, *given: Any, centers: Tensor | None = None, **options: Any):
         drawn = None if centers is None else centers[:, :COLUMNS]
         fitted = super().fit(models[:, :COLUMNS], clients, *given, centers=drawn, **options)
         rows = (replace(c, models=torch.cat([c.models, self.noted[clients]], 1)) for c in fitted.chunks())

@@ -24,9 +24,7 @@ def line(*points: float, sizes: tuple[int, ...] | None = None, rate: float = 1.0
     return clients_at(*points, sizes=sizes or (1,) * len(points), rate=rate, start=0.0)
 
 
-def after_round(
-    state: FedDriftState, algorithm: FedDrift, work: Clients, number: int, cohort: Tensor | None = None
-) -> tuple[FedDriftState, Info]:
+def after_round(state: FedDriftState, algorithm: FedDrift, work: Clients, number: int, cohort: Tensor | None = None):
     return algorithm.round(state, work.population if cohort is None else cohort, work.at(number), rng(number))
 
 

@@ -44,9 +44,7 @@ def test_the_number_of_a_clients_model_stays_when_others_train_later(algorithm: 
     ],
     ids=["Local", "Ditto", "FeSEM", "personal layers"],
 )
-def test_rows_of_clients_that_take_most_of_the_memory_are_the_same_in_files(
-    algorithm: Algorithm, name: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_rows_of_clients_that_take_most_of_the_memory_are_the_same_in_files(algorithm, name: str, monkeypatch):
     work = quadratic_clients(5)
     expected = getattr(last(algorithm, work, COHORTS), name)
     monkeypatch.setattr(memmap_rows, "_IN_MEMORY", 0)

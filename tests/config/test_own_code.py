@@ -70,9 +70,7 @@ class Evil(FedAvg): ...
 
 @pytest.mark.parametrize("name", ["evil_code.Evil", "runs.x.evil_code.Evil"])
 @pytest.mark.parametrize("here", [".", "runs/x"])
-def test_no_code_is_loaded_from_the_directory_that_is_opened(
-    name: str, here: str, empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_no_code_is_loaded_from_the_directory_that_is_opened(name: str, here, empty_folder: Path, monkeypatch, capsys):
     words = ["--config", "quickstart", "--algorithm", "FedAvg", "--baseline", "null", "--tiny", "--run_dir", "runs/x"]
     assert main(["run", *words]) == 0
     run = empty_folder / "runs" / "x"
@@ -99,9 +97,7 @@ def recorded_study(class_path: str, study: Path) -> None:
 
 
 @pytest.mark.parametrize("here", [".", "study"])
-def test_no_code_is_loaded_from_a_study_that_is_opened(
-    here: str, empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_no_code_is_loaded_from_a_study_that_is_opened(here: str, empty_folder: Path, monkeypatch, capsys):
     study = empty_folder / "study"
     recorded_study("evil_code.Evil", study)
     (study / "evil_code.py").write_text(EVIL)

@@ -92,9 +92,7 @@ def test_full_folder_is_a_clear_error_and_holds_nothing_half_written(folder: Pat
     assert same(read_or_make(["a"], Maker()))
 
 
-def test_folder_that_cannot_be_written_is_named_before_the_work_is_done_and_may_be_read(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_folder_that_cannot_be_written_is_named_before_the_work_is_done_and_may_be_read(folder, monkeypatch):
     entry_of(folder)
     make = Maker()
     monkeypatch.setattr(Path, "mkdir", lambda *args, **kwargs: (_ for _ in ()).throw(PermissionError(13, "denied")))

@@ -25,6 +25,7 @@ from lit_cfl.datamodules.partition import (
     InnerDirichlet,
     LabelGroups,
     LogNormalSizes,
+    Partition,
     PartitionWithTestRule,
     Pool,
     PowerLawSizes,
@@ -68,9 +69,7 @@ def test_a_partition_depends_on_its_seed_alone(partition: PartitionWithTestRule,
 
 
 @every_partition
-def test_a_partition_gives_each_example_to_one_client_and_tests_a_share(
-    partition: PartitionWithTestRule, clusters: list[int]
-):
+def test_a_partition_gives_each_example_to_one_client_and_tests_a_share(partition: PartitionWithTestRule, clusters):
     data = data_of(partition, validation=0.3)
     clients = examples_of_clients(data)
     held = list(chain(*clients))
@@ -129,7 +128,6 @@ FOUR = (10, 10, 10, 10)
     [
         (lambda: IID(4, only_train=True), COUNTS, "only_train | test | None"),
         (lambda: IID(4, "alike"), COUNTS, "test | alike"),
-        (lambda: IID(44, 0.0), COUNTS, "44 clients | 43 examples"),
         (lambda: DirichletSizes(4, 0.0, min_size=11), COUNTS, "43 examples | 11 | 3 at most | min_size"),
         (lambda: Dirichlet(7, 0.0, alpha=1e-6, min_size=1), COUNTS, "alpha 1e-06 | 7 clients | min_size"),
         (lambda: InnerDirichlet(2, 0.0, sizes=[40, 4]), COUNTS, "sizes | [40, 4] | 43"),
@@ -143,9 +141,7 @@ FOUR = (10, 10, 10, 10)
         (lambda: DominantClass(8, 0.0, 4), (0, 10, 10, 10), "0 to 3 | [0, 10, 10, 10]"),
     ],
 )
-def test_impossible_partitions_are_refused(
-    make: Callable[[], PartitionWithTestRule], counts: Sequence[int], quoted: str
-):
+def test_impossible_partitions_are_refused(make: Callable[[], Partition], counts: Sequence[int], quoted: str):
     assert_refused(lambda: divided(make(), pool_of(labels_of(counts))), quoted)
 
 

@@ -162,9 +162,7 @@ def test_groups_have_clients_of_their_own():
     st.integers(1, 12),
     seeds,
 )
-def test_dominant_class_has_its_share_of_each_client(
-    counts: list[int], clusters: int, more: int, beta: float, size: int, seed: int
-):
+def test_dominant_class_has_its_share_of_each_client(counts, clusters: int, more: int, beta: float, size: int, seed):
     assume(not beta or round(beta * size))  # otherwise the partition is refused
     pool = pool_of(labels_of(counts, seed))
     division = divided(DominantClass(clusters + more, 0.0, clusters, beta, size), pool, seed)

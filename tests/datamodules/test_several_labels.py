@@ -66,9 +66,7 @@ def tags(folder: Path, feature: Any, values: list[Any], **options: Any) -> HFDat
         (Value("int64"), PAIRS, {"num_labels": 3}, [[1, 1, 0], [1, 1, 0], [1, 1, 0], [0, 1, 0]]),
     ],
 )
-def test_lists_are_the_labels_of_an_example_or_an_entry_for_each(
-    feature: Any, values: list[Any], options: dict[str, Any], expected: Any, tmp_path: Path
-):
+def test_lists_are_the_labels_of_an_example_or_an_entry_for_each(feature, values, options, expected, tmp_path: Path):
     pool = tags(tmp_path, feature, values, **options).pool()
     assert pool.labels.tolist() == np.asarray(expected).tolist()
     names = feature.names if isinstance(feature, ClassLabel) else ["a", "b", "c"] if values is WORDS else []

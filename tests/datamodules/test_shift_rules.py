@@ -53,11 +53,8 @@ def _widened(data: FederatedData, shifts: Sequence[Shift]) -> FederatedData:
     return with_concepts(data, shifts)
 
 
-def after(
-    data: FederatedData, *shifts: Shift, round: int = 0, seed: int = 0, warm: Tensor | None = None
-) -> FederatedData:
-    """Returns the data after one round of these shifts."""
-    return apply_shifts(data, shifts, round, seed, data.population if warm is None else warm)[0]
+def after(data: FederatedData, *shifts: Shift, round: int = 0, warm: Tensor | None = None) -> FederatedData:
+    return apply_shifts(data, shifts, round, 0, data.population if warm is None else warm)[0]
 
 
 def lists(data: FederatedData, *names: str) -> list[list[list[int]]]:

@@ -62,9 +62,7 @@ def test_folders_of_one_name_whose_readme_names_their_files_are_kept_apart(tmp_p
         assert labels_in(folder) == labels
 
 
-def test_fingerprint_is_of_names_and_bytes_and_needs_no_datasets(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_fingerprint_is_of_names_and_bytes_and_needs_no_datasets(folder: Path, tmp_path: Path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)  # importing it fails
     before = find(str(folder)).fingerprint
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))

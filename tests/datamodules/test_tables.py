@@ -1,6 +1,5 @@
 """Tests ArrayData with a table: forms of files, names, numbers and labels, notices, and refusals."""
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -63,9 +62,7 @@ FORMS = {
 def test_all_forms_of_a_table_are_read_alike(tmp_path: Path, form: str):
     ending, write = FORMS[form]
     rng = np.random.default_rng(0)
-    table = pd.DataFrame(
-        {"user": [f"s, {k}" for k in (1, 0, 2)] * 4, "a": rng.normal(size=12), "b": rng.normal(size=12)}
-    )
+    table = pd.DataFrame({"user": ["s, 1", "s, 0", "s, 2"] * 4, "a": rng.normal(size=12), "b": rng.normal(size=12)})
     table["label"], table["site"], table["cost"] = ["x", "y"] * 6, ["n", "s", "n"] * 4, np.arange(12)
     write(table, path := tmp_path / f"own.{ending}")
     data = ArrayData(source=path, columns=COLUMNS, test=0).federated(0)
@@ -130,15 +127,11 @@ def test_labels_of_a_text_file(tmp_path: Path, labels: str, kind: str, expected:
         ("height,y", "{a},{y}", {}, ["client is not given"]),
     ],
 )
-def test_inputs_that_number_rows_or_clients_are_noted(
-    tmp_path: Path, header: str, row: str, columns: dict[str, str], expected: list[str]
-):
+def test_inputs_that_number_rows_or_clients_are_noted(tmp_path: Path, header, row, columns, expected, recwarn):
     lines = [row.format(k=k, a=k % 7, w=k % 4 // 2, h=f"{k / 7:.3f}", y=k % 2, c=k % 4) for k in range(30)]
     module = ArrayData(source=written(tmp_path, "\n".join([header, *lines])), columns=columns)
-    with warnings.catch_warnings(record=True) as given:
-        warnings.simplefilter("always")
-        module.federated(0)
-    notes = [str(one.message) for one in given if one.category is Notice and "large numbers" not in str(one.message)]
+    module.federated(0)
+    notes = [str(one.message) for one in recwarn if one.category is Notice and "large numbers" not in str(one.message)]
     assert len(notes) == len(expected)
     assert all(words in note for words, note in zip(expected, notes, strict=True))
 

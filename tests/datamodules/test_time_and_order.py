@@ -51,9 +51,7 @@ def table(path: Path, **columns: Any) -> Path:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_last_of_each_client_by_time_are_its_test_data_and_those_before_its_validation_data(
-    seed: int, tmp_path: Path
-):
+def test_the_last_of_each_client_by_time_are_its_test_data_and_those_before_its_validation_data(seed: int, tmp_path):
     words: dict[str, Any] = {"columns": {"time": "when"}, "validation": 0.25}
     npz = {name: array for name, array in rows(time=pd.to_datetime(DATES).to_numpy()).items() if name != "validation"}
     for module in (

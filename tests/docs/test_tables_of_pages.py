@@ -102,9 +102,7 @@ def test_an_algorithm_is_in_both_lists_and_its_page_names_its_configuration_and_
 
 
 @pytest.mark.parametrize(("number", "options", "default"), POINTS, ids=[f"C{number}" for number, *_ in POINTS])
-def test_options_of_a_disputed_point_exist_with_the_default_that_the_table_says(
-    number: str, options: str, default: str
-):
+def test_options_of_a_disputed_point_exist_with_the_default_that_the_table_says(number: str, options: str, default):
     owners = ALL | {kind.__name__: kind for kind in (Classification, FedProxFEMNIST)}
     for owner, option in re.findall(r"`(\w+)\.(\w+)`", options):
         if not owner.startswith("Published"):  # experiments/tests/test_published.py

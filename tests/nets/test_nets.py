@@ -106,9 +106,7 @@ def outputs_of(net: nn.Module, inputs: Tensor, *kinds: type[nn.Module]) -> dict[
 
 
 @pytest.mark.parametrize(("net", "options", "shape", "labels", "count"), COUNTS)
-def test_net_has_as_many_parameters_as_the_papers(
-    net: type[Net], options: dict[str, object], shape: list[int], labels: int, count: int
-):
+def test_net_has_as_many_parameters_as_the_papers(net: type[Net], options, shape: list[int], labels: int, count: int):
     # on the meta device, tensors have only shapes: this net would take half a gigabyte
     with torch.device("meta" if net is VGG16 else "cpu"):
         built = net(**options, input_shape=shape, num_labels=labels)
