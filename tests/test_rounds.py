@@ -5,19 +5,12 @@ from random import Random
 
 import pytest
 import torch
+from few_rounds import empty_data
 from quadratic import ids, quadratic_clients
 
 from lit_cfl.algorithms import Algorithm, FedAvg, FedGroup
-from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.rounds import Cohorts, Round, SelectionRule, drop_out, rounds
 from lit_cfl.seeds import derive
-
-
-def empty_data(clients: int) -> FederatedData:
-    """Makes data without examples, since the round loop itself reads only their population."""
-    none = ClientIndex.from_lists([ids()] * clients)
-    pool = Examples(torch.empty(0, 1), ids(), 1)
-    return FederatedData(pool, none, none, none, torch.full((clients,), -1))
 
 
 def run(algorithm: Algorithm, clients: int, cohorts: Cohorts, num_rounds: int) -> list[Round]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from digits_experiment import digits
-from quadratic import ids
+from quadratic import f64, ids
 from torch import Tensor
 
 from lit_cfl import run
@@ -25,9 +25,7 @@ from lit_cfl.storage import read_table
 from lit_cfl.tasks import Classification
 from lit_cfl.tasks.named_scores import named_scores
 
-OUTPUTS = torch.tensor(
-    [[2.0, 0.0, 1.0], [0.0, 3.0, 1.0], [1.0, 0.5, 0.0], [0.0, 1.0, 0.5], [0.3, 0.2, 0.1]], dtype=torch.float64
-)
+OUTPUTS = f64([2.0, 0.0, 1.0], [0.0, 3.0, 1.0], [1.0, 0.5, 0.0], [0.0, 1.0, 0.5], [0.3, 0.2, 0.1])
 LABELS = ids(0, 1, 1, 1, 0)
 
 
@@ -79,9 +77,7 @@ def results(outputs: Tensor, labels: Tensor, lists: list[Tensor], list_of: Tenso
 def test_a_set_is_that_of_a_client_of_a_cluster_or_of_all():
     lists = [ids(0, 1), ids(2, 4), ids(1, 3)]  # the third client has only one class
     found = results(OUTPUTS, LABELS, lists, ids(1, 0, 2, 1))
-    assert found.of_clients().tolist()[:2] == [
-        of("auroc", OUTPUTS[part], LABELS[part]) for part in (lists[1], lists[0])
-    ]
+    assert found.of_clients().tolist()[:2] == [of("auroc", OUTPUTS[k], LABELS[k]) for k in (lists[1], lists[0])]
     assert isnan(found.of_clients()[2])
     together = torch.cat([lists[0], lists[2]])
     assert found.weighted_means(ids(1, 2)) == {"auroc": of("auroc", OUTPUTS[together], LABELS[together])}
@@ -135,11 +131,8 @@ OWN = SetScore("least", higher_is_better=False, function=lambda outputs, labels:
 
 def test_own_scores_are_functions_by_their_path_or_objects():
     first, second, third = named_scores([f"{__name__}.most", f"{__name__}.OWN", SetScore("m", function=most)])
-    assert [(one.name, one.higher_is_better) for one in (first, second, third)] == [
-        ("most", True),
-        ("least", False),
-        ("m", True),
-    ]
+    directions = {one.name: one.higher_is_better for one in (first, second, third)}
+    assert directions == {"most": True, "least": False, "m": True}
     assert isinstance(first, SetScore)
     assert first.of_set(OUTPUTS, LABELS) == 3.0
 

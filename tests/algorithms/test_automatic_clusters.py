@@ -2,7 +2,6 @@
 
 import json
 import re
-import warnings
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -98,11 +97,9 @@ def test_the_chosen_number_and_its_reason_are_reported_once(algorithm: Algorithm
 
 
 @pytest.mark.parametrize("algorithm", [IFCA(num_clusters="auto"), FLHC(1, num_clusters="auto"), FLUX(1), IFCA(2)])
-def test_a_run_records_the_number_that_was_chosen(algorithm: Algorithm, tmp_path: Path):
-    with warnings.catch_warnings(record=True) as given:
-        warnings.simplefilter("always")
-        run(digits(algorithm=algorithm, data=Digits(num_clients=24, validation=0.1), rounds=2), tmp_path / "run")
-    chosen = [int(n) for w in given for n in re.findall(r"num_clusters: auto of \w+ chose (\d+)", str(w.message))]
+def test_a_run_records_the_number_that_was_chosen(algorithm: Algorithm, tmp_path: Path, recwarn):
+    run(digits(algorithm=algorithm, data=Digits(num_clients=24, validation=0.1), rounds=2), tmp_path / "run")
+    chosen = [int(n) for w in recwarn for n in re.findall(r"num_clusters: auto of \w+ chose (\d+)", str(w.message))]
     found = [row.get("clusters/chosen", "no column") for row in read_table(tmp_path / "run" / "metrics.csv")]
     if algorithm.num_clusters != "auto":
         assert (chosen, found) == ([], ["no column"] * 2)

@@ -69,11 +69,7 @@ MIXED = [FedGroup(eta_g=0.5), FedGroup(eta_g=0.5, mix="sum"), FlexCFL(eta_g=0.5)
 FOUND = [kind(num_clusters="auto") for kind in (FedGroup, IFCA, FLHC, FeSEM)]
 
 
-@pytest.mark.parametrize(
-    "algorithm",
-    [*(kind() for kind in ALL), *MIXED, *FOUND],
-    ids=lambda one: f"{type(one).__name__}{getattr(one, 'mix', '')}",
-)
+@pytest.mark.parametrize("algorithm", [*(kind() for kind in ALL), *MIXED, *FOUND], ids=repr)
 def test_what_buffers_hold_changes_nothing_but_themselves(algorithm: Algorithm):
     noted = torch.linspace(-1e6, 3e6, 2 * CLIENTS, dtype=torch.float64).view(CLIENTS, 2)
     models, index, infos = after(algorithm, noted)

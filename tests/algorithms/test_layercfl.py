@@ -1,6 +1,5 @@
 """Tests LayerCFL on quadratic clients (docs/ground_truth.md, check 23; C33), and by which layers newcomers go."""
 
-import warnings
 from dataclasses import replace
 
 import pytest
@@ -73,17 +72,16 @@ def test_cosines_are_of_weights_or_of_updates(distance: str, row: list[float]):
         ("other", {"conv1": 3, "fc1": 4}, ["*"]),
     ],
 )
-def test_skew_chooses_the_layer_as_in_the_paper_and_it_is_noted_if_that_is_all(skew: str, sizes: dict, chosen: list):
+def test_skew_chooses_the_layer_as_in_the_paper_and_it_is_noted_if_that_is_all(skew: str, sizes, chosen, recwarn):
     work = clients_at(*torch.randn(5, 7, generator=rng(2)).tolist(), layers=sizes, skew=skew)
     state, info = split(ALWAYS, work)
     assert state.layers == [chosen]
     assert torch.equal(state.index, split(replace(ALWAYS, layers=chosen), work)[0].index)
     assert info.tables == {"layers": []}
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for layers in ("auto", ["*"], "by_skew"):
-            LayerCFL(layers=layers).check(work)
-    assert ["since layers is by_skew" in str(one.message) for one in caught] == [True] * (chosen == ["*"])
+    recwarn.clear()
+    for layers in ("auto", ["*"], "by_skew"):
+        LayerCFL(layers=layers).check(work)
+    assert ["since layers is by_skew" in str(one.message) for one in recwarn] == [True] * (chosen == ["*"])
 
 
 @pytest.mark.parametrize("layer", LAYERS)

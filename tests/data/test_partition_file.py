@@ -89,13 +89,6 @@ def test_partition_of_other_data_is_refused(path: Path, saved: FederatedData, ex
         load_partition(path, examples)
 
 
-@pytest.mark.parametrize("size", [0, 300])
-def test_truncated_file_is_refused(path: Path, saved: FederatedData, size: int):
-    path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(InputError, match="damaged"):
-        load_partition(path, MODULE.examples)
-
-
 @pytest.mark.parametrize("change", ["true_cluster", "about", "test_sizes"])
 def test_changed_file_is_refused(path: Path, saved: FederatedData, change: str):
     arrays = arrays_of(path)

@@ -21,7 +21,9 @@ from lit_cfl.errors import InputError, Notice
 
 pytestmark = pytest.mark.usefixtures("caches")
 
-WHOLE, TIME = {"x": Value("float32"), "y": Value("int64")}, Value("timestamp[us]")
+WHOLE = {"x": Value("float32"), "y": Value("int64")}
+TIME, CUBE = Value("timestamp[us]"), List(List(List(Value("int64"))))
+ONE: dict[str, list[object]] = {"x": [1.0], "z": [1], "y": [0]}
 
 
 @pytest.fixture
@@ -44,13 +46,8 @@ INPUTS: dict[str, tuple[Any, dict[str, Any], Any, torch.dtype]] = {
         [[B, 1], [1, 1], [0, B], [D, D], [1, 1], [0, B]],
         torch.int32,
     ),
-    "two numbers": (
-        ["heat", "age"],
-        {},
-        [[h, a] for h, a in zip(ROWS["heat"], ROWS["age"], strict=True)],
-        torch.float32,
-    ),
-    "integers": (["age", "grade"], {}, [[a, g] for a, g in zip(ROWS["age"], ROWS["grade"], strict=True)], torch.int32),
+    "two numbers": (["heat", "age"], {}, np.stack([ROWS["heat"], ROWS["age"]], 1), torch.float32),
+    "integers": (["age", "grade"], {}, np.stack([ROWS["age"], ROWS["grade"]], 1), torch.int32),
     "other splits": ("heat", {"splits": ["test", "train"]}, [[2.5], [3], [0.5], [1], [1.5], [2]], torch.float32),
 }
 
@@ -144,32 +141,17 @@ def test_folders_of_images_are_labels_and_a_note_says_how_to_make_them_clients(t
 
 
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "text as numbers": (lambda folder: HFDataset(mixed(folder), "kind", "rank", kind="numbers"), "data.kind | 'text'"),
-    "image and text": (
-        lambda folder: HFDataset(mixed(folder), ["photo", "text"], "rank"),
-        "data.input_column | 'photo' | image",
-    ),
-    "the answer": (lambda folder: HFDataset("any", ["a", "y"], "y"), "'y' | data.input_column"),
-    "a missing split": (
-        lambda folder: HFDataset(mixed(folder), "heat", "rank", splits=["train", "valid"]),
-        "'valid' | train, test",
-    ),
-    "a missing text": (
-        lambda folder: HFDataset(mixed(folder, text=["a", None, "a", "a", "b", "b"]), "text", "rank"),
-        "text | row 1",
-    ),
+    "text as numbers": (lambda at: HFDataset(mixed(at), "kind", "rank", kind="numbers"), "data.kind | 'text'"),
+    "two kinds": (lambda at: HFDataset(mixed(at), ["photo", "text"], "rank"), "data.input_column | 'photo' | image"),
+    "the answer": (lambda at: HFDataset("any", ["a", "y"], "y"), "'y' | data.input_column"),
+    "no split": (lambda at: HFDataset(mixed(at), "heat", "rank", splits=["train", "valid"]), "'valid' | train, test"),
+    "no text": (lambda at: HFDataset(mixed(at, text=["a", None, *"aabb"]), "text", "rank"), "text | row 1"),
     "channels anywhere": (
-        lambda folder: HFDataset(
-            str(write(folder, WHOLE | {"x": List(List(List(Value("int64"))))}, train={"x": [[[[9]] * 3]], "y": [0]})),
-            "x",
-            "y",
-        ),
+        lambda at: HFDataset(str(write(at, WHOLE | {"x": CUBE}, train={"x": [[[[9]] * 3]], "y": [0]})), "x", "y"),
         "(1, 3, 1) | data.kind",
     ),
-    "a column of times": (
-        lambda folder: HFDataset(
-            str(write(folder, WHOLE | {"z": TIME}, train={"x": [1.0], "z": [1], "y": [0]})), ["x", "z"], "y"
-        ),
+    "times": (
+        lambda at: HFDataset(str(write(at, WHOLE | {"z": TIME}, train=ONE)), ["x", "z"], "y"),
         "'z' | timestamp[us] | images, text or numbers",
     ),
 }

@@ -89,7 +89,6 @@ def test_rows_without_text_or_user_and_neutral_ones_make_no_client(tmp_path: Pat
     ("rows", "options", "words"),
     [
         ([("good", "ann", 1)], {}, "'sentiment' | 1 in row 0 | 0 (negative)"),
-        ([("good", "ann", 4), ("good", "ann", None)], {}, "'sentiment' | None | row 1"),
         ([("good", "ann", 2), (None, "ann", 4), ("good", "", 4)], {}, "no tweet"),
         (TWEETS, {}, "30 | 2 | min_examples"),
     ],

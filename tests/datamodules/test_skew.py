@@ -173,7 +173,6 @@ def see(inputs: torch.Tensor, skew: Skew, **options: object) -> Examples:
 @pytest.mark.parametrize(
     ("make", "quoted"),
     [
-        (lambda: Rotations((0, 45)), "Rotations | 45 | FreeRotations"),
         (lambda: Rotations((90, 450)), "Rotations | (90, 450)"),
         (lambda: NoiseLevels((0.5, -0.1)), "NoiseLevels | -0.1"),
         (lambda: LabelPermutations(7).views(3), "3 labels | 7 clusters | num_clusters"),

@@ -9,14 +9,8 @@ import torch
 from lit_cfl.datamodules import SyntheticMixture
 from lit_cfl.datamodules.synthetic import Synthetic, log_normal_sizes
 
-SMALL: dict[str, Any] = {
-    "num_clients": 300,
-    "dimensions": 6,
-    "num_labels": 4,
-    "mean_log_size": 2.0,
-    "log_size_deviation": 1.0,
-    "min_size": 3,
-}
+SMALL: dict[str, Any] = {"num_clients": 300, "dimensions": 6, "num_labels": 4}
+SMALL |= {"mean_log_size": 2.0, "log_size_deviation": 1.0, "min_size": 3}
 
 
 def made(sizes: np.ndarray, alpha: float, beta: float, dimensions: int, num_labels: int, **options: Any) -> Synthetic:

@@ -1,6 +1,5 @@
 """Tests ArrayData with a table: forms of files, names, numbers and labels, notices, and refusals."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -160,16 +159,13 @@ def test_what_a_table_cannot_be(tmp_path: Path, text: str, columns: dict[str, st
     assert_refused(ArrayData(source=path, columns=columns, test=0), words)
 
 
-@pytest.mark.parametrize(
-    ("column", "cells", "words"),
-    [
-        ("x", [1.0, np.nan], "'x' | empty | row 1 (from 0)"),
-        ("x", [[1, 2], [3]], "'x' | '[1 2]' | row 0 (from 0) | 1 more"),
-    ],
-)
-def test_a_cell_of_a_file_without_text(tmp_path: Path, column: str, cells: Sequence[object], words: str):
-    pd.DataFrame({"x": [1, 2], "y": [0, 1]} | {column: cells}).to_parquet(tmp_path / "own.parquet")
-    assert_refused(ArrayData(source=tmp_path / "own.parquet"), words)
+def test_a_cell_of_a_file_without_text(tmp_path: Path):
+    for cells, said in (
+        ([1.0, np.nan], "empty | row 1 (from 0)"),
+        ([[1, 2], [3]], "'[1 2]' | row 0 (from 0) | 1 more"),
+    ):
+        pd.DataFrame({"x": cells, "y": [0, 1]}).to_parquet(tmp_path / "own.parquet")
+        assert_refused(ArrayData(source=tmp_path / "own.parquet"), f"'x' | {said}")
 
 
 @pytest.mark.parametrize("name", ["own.csv", "own.parquet"])

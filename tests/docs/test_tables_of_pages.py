@@ -25,13 +25,8 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 README, RESULTS = (ROOT / "README.md").read_text(), (DOCS / "results.md").read_text()
 ALL = {name: getattr(lit_cfl.algorithms, name) for name in catalogue.names("algorithms")}
-GROUPS = {
-    "local": LocalTraining,
-    "evaluation": EvaluationPlan,
-    "stop": StopRule,
-    "checkpoint": CheckpointPlan,
-    "pictures": Pictures,
-}
+GROUPS = {"local": LocalTraining, "evaluation": EvaluationPlan, "stop": StopRule}
+GROUPS |= {"checkpoint": CheckpointPlan, "pictures": Pictures}
 POINTS = re.findall(r"^\| C(\d+):.*?\| (.*?) \|.*?\|.*?\| (.*?) \|", (DOCS / "disputed_points.md").read_text(), re.M)
 
 

@@ -196,18 +196,12 @@ def test_mlp_may_normalise_its_hidden_layer():
     torch.testing.assert_close(net(inputs), net.fc2(normal.relu()))
 
 
-@pytest.mark.parametrize(
-    ("net", "rates"),
-    [
-        (MNISTCNN, [0.5]),
-        (FEMNISTCNN, [0.4] * 3),
-        (StoCFLCNN, [0.25, 0.5]),
-        (Sent140GRU, [0.5]),
-        (Sent140LSTM, [0.5]),
-        (VGG16, [0.5]),
-    ],
-)
-def test_dropout_is_the_papers_with_separate_masks_and_off_in_evaluation(net: type[Net], rates: list[float]):
+RATES = {FEMNISTCNN: (0.4,) * 3, StoCFLCNN: (0.25, 0.5)}
+RATES |= dict.fromkeys((MNISTCNN, Sent140GRU, Sent140LSTM, VGG16), (0.5,))
+
+
+@pytest.mark.parametrize(("net", "rates"), RATES.items())
+def test_dropout_is_the_papers_with_separate_masks_and_off_in_evaluation(net: type[Net], rates: tuple[float, ...]):
     built = small(net)
     inputs = inputs_of(2, *(TWEET if net in RECURRENT else [3, 32, 32] if net is VGG16 else GREY))
     assert not torch.equal(built(inputs), built(inputs))

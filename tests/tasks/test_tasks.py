@@ -201,7 +201,6 @@ def classification() -> Classification:
     [
         (lambda: trained(classification), "Classification | classes | numbers"),
         (lambda: trained(classification, y=SEVERAL), "Classification | 3 for each example | MultiLabel"),
-        (lambda: trained(regression, y=CLASSES), "Regression | numbers | classes"),
         (lambda: trained(lambda: MultiLabel(MCLR([2], 3)), y=CLASSES), "MultiLabel | several | classes"),
         (lambda: trained(lambda: MultiLabel(MCLR([2], 4)), y=SEVERAL), "net | 3 labels for each"),
         (lambda: require_trainable(engine(regression), in_a_column()), "1 for each example | [N]"),
