@@ -1,4 +1,4 @@
-"""Tests Sentiment140 tweets as token ids and as word vectors."""
+"""Tests Sentiment140 tweets as token ids and as word vectors, tokens and vocabularies."""
 
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from lit_cfl.datamodules.glove import read_vectors
 from lit_cfl.datamodules.partition import Natural
 from lit_cfl.datamodules.sent140 import Sent140
 from lit_cfl.datamodules.tokens import Vocabulary
+from lit_cfl.datamodules.tokens import words as tokens_of
 
 pytestmark = pytest.mark.usefixtures("caches")
 
@@ -95,6 +96,29 @@ def test_rows_without_text_or_user_and_neutral_ones_make_no_client(tmp_path: Pat
 )
 def test_tweets_that_cannot_be_used_are_refused(rows: list[Any], options: dict[str, int], words: str, tmp_path: Path):
     assert_refused(lambda: Sent140(tweets(tmp_path, rows), **options).federated(0), words)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("I can't go, ok?", ["I", "can't", "go", ",", "ok", "?"]),
+        ("@user http://t.co/a1 :-) #fun", ["user", "http", "t", ".", "co", "a1", "fun"]),
+        ("café...näh", ["café", ".", ".", ".", "näh"]),
+    ],
+)
+def test_tokens_are_words_with_their_case_and_single_marks(text: str, tokens: list[str]):
+    assert tokens_of(text) == tokens
+
+
+def test_vocabularies_with_other_words_or_in_another_order_have_other_fingerprints():
+    assert len({Vocabulary(known).fingerprint for known in (("a", "b"), ("b", "a"), ("ab",), ("a",), ())}) == 5
+    assert Vocabulary(("a", "b")).fingerprint == Vocabulary.of(["b a a"]).fingerprint
+
+
+def test_texts_that_are_too_long_are_cut_and_no_text_is_all_padding():
+    vocabulary = Vocabulary(("a", "b"))
+    assert vocabulary.encode(["b b a a b", ""], 3).tolist() == [[3, 3, 2], [0, 0, 0]]
+    assert vocabulary.encode([], 3).shape == (0, 3)
 
 
 @pytest.mark.nightly
