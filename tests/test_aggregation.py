@@ -1,5 +1,3 @@
-"""Tests means of models by cluster, mixes of clusters' models, and the discrepancy of clients."""
-
 from collections.abc import Callable
 
 import pytest

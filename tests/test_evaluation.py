@@ -143,14 +143,7 @@ class Served(FedAvg):
         return replace(state, index=state.index[clients])
 
 
-def evaluation(
-    index: torch.Tensor,
-    *,
-    before: torch.Tensor | None = None,
-    validation: ClientIndex = ClientIndex.empty(4),
-    truth: torch.Tensor = ids(0, 0, 1, 1),
-    **options: object,
-) -> Evaluation:
+def evaluation(index, *, before=None, validation=ClientIndex.empty(4), truth=ids(0, 0, 1, 1), **options) -> Evaluation:
     """Evaluates clients of the models 0 and 1, with model 1 as the global model."""
     models, none = torch.tensor([[0.0], [1.0]]), ClientIndex.empty(4)
     pool = Examples(torch.zeros(6, 1), torch.arange(6) % 2, 2)

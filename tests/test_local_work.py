@@ -96,7 +96,6 @@ def work_of(kind: str, **options: Any) -> LocalWork:
 
 
 def train(start: Tensor, center: Tensor, steps: int, prox: float = 0.0, pull: Tensor | float = 0.0, share: float = 1.0):
-    """Takes gradient steps one by one."""
     for _ in range(steps):
         start = start - ETA * (share * (start - center) + prox * (start - pull))
     return start

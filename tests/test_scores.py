@@ -1,5 +1,3 @@
-"""Tests scores named by a task: hand-worked values, directions, columns, and errors."""
-
 import json
 from collections.abc import Callable
 from math import isnan, nan

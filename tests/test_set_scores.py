@@ -1,5 +1,3 @@
-"""Tests scores of sets: per client, per cluster and overall, and undefined scores."""
-
 from collections.abc import Callable
 from functools import partial
 from itertools import product
@@ -66,7 +64,6 @@ def test_a_score_is_undefined_where_no_example_can_decide_it():
 
 
 def results(outputs: Tensor, labels: Tensor, lists: list[Tensor], list_of: Tensor) -> SplitScores:
-    """Makes the AUROC scores of clients with these lists of examples."""
     predictions = SetPredictions(outputs, labels, lists, list_of)
     sums, weights = predictions.of_clients(score("auroc"))
     count = torch.tensor([len(lists[k]) for k in list_of.tolist()])

@@ -127,7 +127,6 @@ class WithArray:
 
 
 def answering(change: Any, **members: Any) -> Algorithm:
-    """Makes FedAvg whose answers of a round are changed."""
     return mine(round=lambda self, *given: change(*FedAvg.round(self, *given)), **members)
 
 

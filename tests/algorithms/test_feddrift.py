@@ -31,13 +31,9 @@ def after_round(state: FedDriftState, algorithm: FedDrift, work: Clients, number
 def clusters(*models: float, of: Tensor, work: Clients, sizes: tuple[int, ...] | None = None) -> FedDriftState:
     """Makes a state with these models, in which each client's reference loss is its current lowest loss."""
     rows, number = f64(*models)[:, None], len(models)
-    return FedDriftState(
-        models=rows,
-        index=of,
-        losses=work.losses(rows, torch.arange(len(of))).min(1).values,
-        sizes=torch.bincount(of, work.num_examples, number).long() if sizes is None else torch.tensor(sizes),
-        new=torch.zeros(number, dtype=torch.bool),
-    )
+    losses = work.losses(rows, torch.arange(len(of))).min(1).values
+    summed = torch.bincount(of, work.num_examples, number).long() if sizes is None else torch.tensor(sizes)
+    return FedDriftState(rows, of, losses=losses, sizes=summed, new=torch.zeros(number, dtype=torch.bool))
 
 
 def served(state: FedDriftState) -> list[float]:

@@ -29,7 +29,6 @@ def layered(strength: dict[str, float], **options: object) -> Clients:
 
 
 def split(algorithm: CFL, work: Clients, *start: float) -> tuple[SplitState, Info]:
-    """Runs a round from this model, or from 0."""
     state = begin(algorithm, work, list(start) or [0.0] * work.centers.shape[1])
     ((state, info),) = run_rounds(algorithm, work, [work.population], state)
     return state, info

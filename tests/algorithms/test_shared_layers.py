@@ -1,5 +1,3 @@
-"""Tests layers that all clusters share, on quadratic clients."""
-
 import pytest
 import torch
 from digits_experiment import digits

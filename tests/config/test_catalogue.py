@@ -1,5 +1,3 @@
-"""Tests the catalogue of classes and configurations, and `lit-cfl list`."""
-
 import importlib
 import inspect
 import re
@@ -30,7 +28,6 @@ PACKAGES = {
 
 
 def is_one(found: object, base: type) -> bool:
-    """Returns whether an object is a concrete subclass of `base`."""
     if not inspect.isclass(found) or not issubclass(found, base) or found is base:
         return False
     return not inspect.isabstract(found) and ABC not in found.__bases__

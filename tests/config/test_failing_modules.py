@@ -31,7 +31,6 @@ FEW = "--rounds 1 --data.num_clients 4 --cohort_size 4 --local.epochs 1 --data.v
 
 
 def notes_of(folder: Path, name: str, text: str, options: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Runs a task of the user's, and returns the notes of its error."""
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
     Path(f"{name}.py").write_text(text)

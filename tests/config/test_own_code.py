@@ -89,7 +89,6 @@ def test_no_code_is_loaded_from_the_directory_that_is_opened(name: str, here, em
 
 
 def recorded_study(class_path: str, study: Path) -> None:
-    """Makes a study directory without trials."""
     words = ["--config", "tune/quickstart", "--limits.trials", "2", "--space", '{"local.epochs": {"randint": [1, 3]}}']
     begun = parse_study(words).study
     study.mkdir()

@@ -53,7 +53,6 @@ def lists(**changed: list[int]) -> Callable[[Division], Division]:
 
 
 def train(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Division], Division]:
-    """Returns a function that changes a tensor of the training lists."""
     return lambda d: replace(d, train=replace(d.train, **{name: change(getattr(d.train, name))}))
 
 

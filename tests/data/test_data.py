@@ -1,5 +1,3 @@
-"""Tests examples, views, the clients' lists of examples, and splits into training and test data."""
-
 import numpy as np
 import pytest
 import torch

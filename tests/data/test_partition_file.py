@@ -1,5 +1,3 @@
-"""Tests partition files: saved with a run, loaded, hashed, and refused for other data."""
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +23,6 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def saved(path: Path) -> FederatedData:
-    """Data whose partition is in the file `path`."""
     data = MODULE.federated(3)
     save_partition(path, data)
     return data

@@ -1,5 +1,3 @@
-"""Tests ArrayData with arrays and .npz files: forms of inputs and labels, clients, true clusters and test examples."""
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -189,7 +187,6 @@ PARTS = [([0, 1, 2], [3]), ([4, 5], [6, 7]), ([9, 10, 11], [8])]
 
 
 def parts_of(data: FederatedData) -> list[tuple[list[float], list[float]]]:
-    """Returns each client's training and test inputs."""
     inputs = data.examples.inputs[:, 0]
     return [(inputs[train].tolist(), inputs[test].tolist()) for train, test in zip(data.train, data.test, strict=True)]
 

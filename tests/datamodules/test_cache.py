@@ -43,7 +43,6 @@ def same(arrays: dict[str, np.ndarray]) -> bool:
 
 
 def entry_of(folder: Path) -> Path:
-    """Makes an entry of `ARRAYS`; returns its file."""
     assert same(read_or_make(["a"], Maker()))
     (entry,) = folder.iterdir()
     return entry

@@ -1,5 +1,3 @@
-"""Tests columns of labels, clients and numbers in all forms that occur in tables."""
-
 import datetime
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,3 @@
-"""Tests HFDataset: columns of images, texts and numbers, labels, splits, options, and errors."""
-
 import warnings
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Tests Hybrid: how it combines the examples, labels and clusters of several data modules, and its errors."""
-
 from functools import partial
 from typing import Any
 

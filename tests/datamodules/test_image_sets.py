@@ -1,5 +1,3 @@
-"""Tests the image data sets and FEMNIST: their labels, clients, cache and pixels."""
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

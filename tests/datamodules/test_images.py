@@ -1,5 +1,3 @@
-"""Tests decoding of images and scaling of pixels: exact values, and errors that name the image."""
-
 import io
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,3 @@
-"""Tests natural partitions, with one client per owner in the data."""
-
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -26,7 +24,6 @@ def owned_pool(owner: Tensor = OWNER, num_train: int | None = None) -> Pool:
 
 
 def owners(division: Division, owner: Tensor = OWNER) -> list[set[int]]:
-    """Returns the set of owners of each client's examples."""
     both = zip(division.train, division.test, strict=True)
     return [set(owner[torch.cat([train, test])].tolist()) for train, test in both]
 

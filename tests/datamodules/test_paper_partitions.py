@@ -29,7 +29,6 @@ def cyclic(clients: int, classes: int) -> list[set[int]]:
 
 
 def sets_of(counts: torch.Tensor) -> list[set[int]]:
-    """Returns the set of labels of each client."""
     return [set(row.nonzero().flatten().tolist()) for row in counts]
 
 

@@ -54,7 +54,6 @@ every_partition = pytest.mark.parametrize(("partition", "clusters"), PARTITIONS.
 
 
 def data_of(partition: PartitionWithTestRule, seed: int = 3, **options: Any) -> FederatedData:
-    """Divides the examples with the labels `POOL` among four clients."""
     data = ArrayData(np.arange(82)[:, None] / 82, POOL, partition=partition, allow_unseen_labels=True, **options)
     return data.federated(seed)
 
@@ -161,8 +160,6 @@ def test_a_label_that_only_the_test_part_has_is_refused(test: str):
 
 @dataclass(frozen=True)
 class Given(PartitionWithTestRule):
-    """User partition with the given lists, even invalid ones."""
-
     lists: tuple[tuple[int, ...], ...] = ()
 
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:

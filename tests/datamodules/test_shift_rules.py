@@ -58,7 +58,6 @@ def after(data: FederatedData, *shifts: Shift, round: int = 0, warm: Tensor | No
 
 
 def lists(data: FederatedData, *names: str) -> list[list[list[int]]]:
-    """Returns the sorted lists of the clients, for each of these parts."""
     return [[sorted(one.tolist()) for one in getattr(data, name)] for name in names]
 
 

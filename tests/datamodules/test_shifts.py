@@ -228,24 +228,13 @@ DRIFTERS = [0, 2, 3]  # clients that drift under the seed 0
 def test_releases_are_shares_of_all_training_data_rounded_up():
     rounds = [lists_of(data)["train"] for data, _ in rounds_of("release")]
     sizes = [[len(one) for one in lists] for lists in rounds]
-    assert sizes == [
-        [6, 9, 3, 7, 4],
-        [6, 9, 3, 7, 4],
-        [2, 3, 1, 3, 2],  # 0.3 of these, rounded up
-        [5, 7, 3, 5, 3],  # 0.7, which is 4.2, 6.3, 2.1, 4.9 and 2.8
-        [5, 7, 3, 5, 3],
-        [6, 9, 3, 7, 4],
-    ]
+    # 0.3 of all, rounded up; and 0.7, which is 4.2, 6.3, 2.1, 4.9 and 2.8
+    everything, few, most = [6, 9, 3, 7, 4], [2, 3, 1, 3, 2], [5, 7, 3, 5, 3]
+    assert sizes == [everything, everything, few, most, most, everything]
     for earlier, later in pairwise(rounds[2:]):
         assert all(set(one) <= set(another) for one, another in zip(earlier, later, strict=True))
-    assert [[move.examples.tolist() for move in moves] for _, moves in rounds_of("release")] == [
-        [],
-        [],
-        [[4, 6, 2, 4, 2]],
-        [[3, 4, 2, 2, 1]],
-        [],
-        [[1, 2, 2, 1]],  # client 2 has everything already
-    ]
+    released = [[move.examples.tolist() for move in moves] for _, moves in rounds_of("release")]
+    assert released == [[], [], [[4, 6, 2, 4, 2]], [[3, 4, 2, 2, 1]], [], [[1, 2, 2, 1]]]  # client 2 had all before
 
 
 def test_a_gradual_drift_grows_and_counts_as_new_from_half_on():

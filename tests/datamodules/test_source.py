@@ -1,5 +1,3 @@
-"""Tests how data sets are found and read: Hub ids, local folders, columns, fingerprints, commits, and errors."""
-
 import logging
 import shutil
 import sys

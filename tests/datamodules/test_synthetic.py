@@ -1,5 +1,3 @@
-"""Tests Synthetic(alpha, beta) and the synthetic mixture: their laws, sizes, true clusters and defaults."""
-
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,6 @@ SMALL |= {"mean_log_size": 2.0, "log_size_deviation": 1.0, "min_size": 3}
 
 
 def made(sizes: np.ndarray, alpha: float, beta: float, dimensions: int, num_labels: int, **options: Any) -> Synthetic:
-    """Returns the data module with these sizes of clients."""
     module = Synthetic(alpha, beta, len(sizes), dimensions, num_labels, **options)
     module.sizes = sizes
     return module

@@ -1,5 +1,3 @@
-"""Tests ArrayData with a table: forms of files, names, numbers and labels, notices, and refusals."""
-
 from pathlib import Path
 
 import numpy as np

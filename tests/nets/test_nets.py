@@ -38,7 +38,9 @@ from lit_cfl.parameters import ParameterLayout
 from lit_cfl.tasks import Classification
 
 GREY, COLOUR, TWEET = [1, 28, 28], [3, 32, 32], [25, 300]
-CONVOLUTIONAL = [MNISTCNN, FEMNISTCNN, FashionCNN, LeNet, StoCFLCNN, SattlerCNN]
+# with their numbers of convolutions and of fully connected layers
+CONVOLUTIONAL = [(MNISTCNN, 2, 1), (FEMNISTCNN, 6, 2), (FashionCNN, 2, 2), (LeNet, 2, 3), (StoCFLCNN, 2, 2)]
+CONVOLUTIONAL += [(SattlerCNN, 2, 1)]
 RECURRENT = [Sent140GRU, Sent140LSTM, FedGroupLSTM]
 
 # net, options, shape of an input, number of outputs, number of parameters
@@ -124,21 +126,12 @@ def test_every_net_is_in_the_table_of_the_docs_with_its_counts():
         assert net is VGG16 or f"{count:,} ({labels})" in rows[net.__name__]
 
 
-@pytest.mark.parametrize(
-    ("net", "layers"),
-    [
-        (MNISTCNN, "conv1 conv2 fc1"),
-        (FEMNISTCNN, "conv1 conv2 conv3 conv4 conv5 conv6 fc1 fc2"),
-        (FashionCNN, "conv1 conv2 fc1 fc2"),
-        (LeNet, "conv1 conv2 fc1 fc2 fc3"),
-        (StoCFLCNN, "conv1 conv2 fc1 fc2"),
-        (SattlerCNN, "conv1 conv2 fc1"),
-    ],
-)
-def test_layers_are_registered_in_the_order_they_are_used(net: type[Net], layers: str):
+@pytest.mark.parametrize(("net", "convolutions", "linear"), CONVOLUTIONAL)
+def test_layers_are_registered_in_the_order_they_are_used(net: type[Net], convolutions: int, linear: int):
     built = net(GREY, 10)
     used = outputs_of(built, inputs_of(1, *GREY), nn.Conv2d, nn.Linear)
-    assert list(ParameterLayout.of(built).layers) == list(used) == layers.split()
+    expected = [*(f"conv{k + 1}" for k in range(convolutions)), *(f"fc{k + 1}" for k in range(linear))]
+    assert list(ParameterLayout.of(built).layers) == list(used) == expected
     for shape in ([3, 32, 32], [1, 29, 30], [2, 16, 21]):
         assert net(shape, 5)(inputs_of(2, *shape)).shape == (2, 5)
 
@@ -214,7 +207,7 @@ def test_dropout_is_the_papers_with_separate_masks_and_off_in_evaluation(net: ty
 # Starting weights
 
 
-@pytest.mark.parametrize("net", [MCLR, MLP, *CONVOLUTIONAL, *RECURRENT])
+@pytest.mark.parametrize("net", [MCLR, MLP, *(net for net, *_ in CONVOLUTIONAL), *RECURRENT])
 def test_kernels_start_glorot_uniform_and_biases_at_zero(net: type[Net]):
     layers = [layer for layer in small(net).modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
     assert layers
