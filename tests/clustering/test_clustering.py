@@ -1,5 +1,6 @@
 import pytest
 import torch
+from own_arrays import assert_refused
 from quadratic import ids, rng
 from torch.testing import assert_close
 
@@ -15,7 +16,6 @@ from lit_cfl.clustering import (
     kmeans,
     madc,
 )
-from lit_cfl.errors import InputError
 
 FIXTURE = torch.tensor([[1.0, 0, 0], [0, 1, 0], [1, 1, 0], [-1, 0, 0]], dtype=torch.float64)  # checks 10 and 11
 
@@ -136,15 +136,8 @@ def test_equal_models_have_distance_zero():
 SPOILT = torch.eye(3).index_put((ids(1), ids(2)), torch.tensor(torch.inf))
 
 
-@pytest.mark.parametrize(
-    ("call", "quoted"),
-    [
-        (lambda: direction_cosines(SPOILT, torch.eye(3)), "update 1 "),
-        (lambda: edc(SPOILT, 2), "update 1 "),
-        (lambda: madc(torch.eye(2)), "2 clients"),
-        (lambda: kmeans(torch.tensor([[1.0], [2.0], [1.0]]), 3, rng()), "num_clusters is 3, .* 2 "),
-    ],
-)
-def test_bad_input_is_refused(call: object, quoted: str):
-    with pytest.raises(InputError, match=quoted):
-        call()
+def test_bad_input_is_refused():
+    assert_refused(lambda: direction_cosines(SPOILT, torch.eye(3)), "update 1 ")
+    assert_refused(lambda: edc(SPOILT, 2), "update 1 ")
+    assert_refused(lambda: madc(torch.eye(2)), "2 clients")
+    assert_refused(lambda: kmeans(torch.tensor([[1.0], [2.0], [1.0]]), 3, rng()), "num_clusters is 3,  | 2 ")

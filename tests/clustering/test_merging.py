@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from own_arrays import assert_refused
 from quadratic import ids, rng
 from sklearn.metrics import adjusted_rand_score
 
@@ -18,7 +19,6 @@ from lit_cfl.clustering import (
     separation_threshold,
 )
 from lit_cfl.clustering.merging import by_lowest_member
-from lit_cfl.errors import InputError
 
 few = settings(deadline=None, derandomize=True, max_examples=25)
 
@@ -169,16 +169,9 @@ def cut(distances: torch.Tensor, linkage: str = "single", **where: float) -> tor
     return agglomerate(distances, linkage=linkage, **where)
 
 
-@pytest.mark.parametrize(
-    ("call", "quoted"),
-    [
-        (lambda: cut(APART, num_clusters=2, threshold=1.0), "one of them"),
-        (lambda: cut(APART, num_clusters=6), "5 clients .* 6 clusters"),
-        (lambda: cut(torch.full((3, 3), math.nan), num_clusters=2), "not finite"),
-        (lambda: merge_by_threshold(torch.eye(3), 1.5), r"tau 1\.5"),
-        (lambda: merge_by_threshold(torch.tensor([[1.0, 0.0], [math.inf, 0.0]]), 0.5), "representation 1 "),
-    ],
-)
-def test_bad_input_is_refused(call: object, quoted: str):
-    with pytest.raises(InputError, match=quoted):
-        call()
+def test_bad_input_is_refused():
+    assert_refused(lambda: cut(APART, num_clusters=2, threshold=1.0), "one of them")
+    assert_refused(lambda: cut(APART, num_clusters=6), "5 clients  | 6 clusters")
+    assert_refused(lambda: cut(torch.full((3, 3), math.nan), num_clusters=2), "not finite")
+    assert_refused(lambda: merge_by_threshold(torch.eye(3), 1.5), "tau 1.5")
+    assert_refused(lambda: merge_by_threshold(torch.tensor([[1.0, 0.0], [math.inf, 0.0]]), 0.5), "representation 1 ")
