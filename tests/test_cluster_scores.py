@@ -9,8 +9,6 @@ from torch import Tensor
 
 from lit_cfl.clustering.cluster_scores import agreement, churn, silhouette
 
-# Agreement with the truth
-
 
 @pytest.mark.parametrize(
     ("found", "true", "expected"),
@@ -39,9 +37,6 @@ def test_mutual_information_is_what_is_beyond_chance():
     assert agreement(ids(0, 0, 1, 1), ids(0, 1, 0, 1))["clusters/ami"] == pytest.approx((0 - 1 / 3) / (1 - 1 / 3))
 
 
-# Churn
-
-
 @pytest.mark.parametrize(
     ("before", "now", "expected"),
     [
@@ -56,9 +51,6 @@ def test_mutual_information_is_what_is_beyond_chance():
 )
 def test_churn_is_the_share_of_clients_that_moved(before: Tensor, now: Tensor, expected: float):
     assert churn(before, now) == pytest.approx(expected, nan_ok=True)
-
-
-# Silhouette
 
 
 def cosines(*angles: float) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from lit_cfl.algorithms import Assignment, FedAvg, Info
 from lit_cfl.client_scores import SplitScores, score_clients
 from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.engines.scorer import ModelName, Outcomes
+from lit_cfl.engines.scorer import Outcomes
 from lit_cfl.errors import Notice
 from lit_cfl.evaluation import Evaluation, EvaluationPlan, evaluate
 from lit_cfl.parameters import ParameterLayout
@@ -22,9 +22,6 @@ def scores(correct: list[int], count: list[int], loss: list[float] | None = None
     sums, weights = (torch.tensor([part]).double() for part in (correct, count))
     losses = torch.tensor(loss or [0.0] * len(count)).double()
     return SplitScores(CLASSIFIER, torch.tensor(count), losses, sums, weights)
-
-
-# Accuracy
 
 
 def test_weighted_accuracy_is_right_answers_over_examples():
@@ -64,9 +61,6 @@ def test_worst_tenth_is_the_mean_of_the_worst_with_examples(correct: list[int], 
     assert scores(correct, count).metrics("test")["test/worst10_accuracy"] == pytest.approx(expected)
 
 
-# Scoring clients
-
-
 class ParityEngine:
     """Engine in which model m predicts m mod 2; example e has label e mod 2 and loss m + e / 10."""
 
@@ -78,9 +72,7 @@ class ParityEngine:
 
     def at(self, round: int, data: FederatedData) -> None: ...
 
-    def outcomes_of_each(
-        self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData, named: ModelName
-    ) -> Outcomes:
+    def outcomes_of_each(self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData, named: object):
         model = models[which, 0]
         self.calls.append((model.tolist(), index.tolist()))
         right = (index % 2 == model % 2)[None].double()
@@ -124,9 +116,6 @@ def test_example_that_clients_of_a_model_share_is_run_once():
     assert engine.calls == [([0.0] * 4 + [1.0] * 2, [0, 1, 2, 5, 3, 4])]
 
 
-# Whom to evaluate
-
-
 def test_number_gives_a_fixed_sample_of_the_population():
     population = torch.arange(3, 103, 2)
     drawn = EvaluationPlan(clients=12).candidates(population, seed=5)
@@ -154,14 +143,7 @@ class Served(FedAvg):
         return replace(state, index=state.index[clients])
 
 
-def evaluation(
-    index: torch.Tensor,
-    *,
-    before: torch.Tensor | None = None,
-    validation: ClientIndex = ClientIndex.empty(4),
-    truth: torch.Tensor = ids(0, 0, 1, 1),
-    **options: object,
-) -> Evaluation:
+def evaluation(index, *, before=None, validation=ClientIndex.empty(4), truth=ids(0, 0, 1, 1), **options) -> Evaluation:
     """Evaluates clients of the models 0 and 1, with model 1 as the global model."""
     models, none = torch.tensor([[0.0], [1.0]]), ClientIndex.empty(4)
     pool = Examples(torch.zeros(6, 1), torch.arange(6) % 2, 2)

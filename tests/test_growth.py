@@ -32,17 +32,12 @@ class Computed(TorchDispatchMode):
         super().__init__()
         self.numbers = self.largest = 0
 
-    def __torch_dispatch__(
-        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         sizes = [leaf.numel() for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
         self.numbers += sum(sizes)
         self.largest = max([self.largest, *sizes])
         return made
-
-
-# Scores of clusters
 
 
 def test_clusters_are_matched_up_to_four_million_pairs():
@@ -72,9 +67,6 @@ def test_rows_of_clusters_take_the_same_work_for_each_client_however_many_cluste
     assert work[1] < 9 * work[0]
 
 
-# Comparisons of clients
-
-
 def test_more_pairs_than_the_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(products, "machine_memory", lambda: 8 * 20**2)
     assert products.gram(torch.eye(20)).shape == (20, 20)
@@ -101,9 +93,6 @@ def test_clients_are_compared_with_as_many_clusters_some_at_a_time(monkeypatch: 
     torch.testing.assert_close(best, cosines.max(1).values)
     monkeypatch.setattr(stocfl_clusters, "_MOST_KEPT", 300 * 200)
     torch.testing.assert_close(nearest_cluster(state, psi, keep=True)[2], cosines)
-
-
-# Rounds
 
 
 def test_rounds_look_up_all_clients_only_where_a_shift_asks_who_is_warm(monkeypatch: pytest.MonkeyPatch):

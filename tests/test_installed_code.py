@@ -33,7 +33,6 @@ def environment(tmp_path: Path) -> Path:
 
 
 def is_helper_installed(packages: Path, folders: list[Path], **variables: str) -> bool:
-    """Asks the environment whether the module `helper` is installed."""
     python = packages.parents[2] / "bin" / "python"
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     path = os.pathsep.join(map(str, [ROOT, *folders]))

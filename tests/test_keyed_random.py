@@ -1,5 +1,3 @@
-"""Tests random numbers that depend on a key alone."""
-
 from math import sqrt
 
 import pytest

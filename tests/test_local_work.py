@@ -96,7 +96,6 @@ def work_of(kind: str, **options: Any) -> LocalWork:
 
 
 def train(start: Tensor, center: Tensor, steps: int, prox: float = 0.0, pull: Tensor | float = 0.0, share: float = 1.0):
-    """Takes gradient steps one by one."""
     for _ in range(steps):
         start = start - ETA * (share * (start - center) + prox * (start - pull))
     return start
@@ -234,9 +233,7 @@ def test_a_fit_is_averaged_over_the_clients_that_trained_held_or_not(kind: str):
 
 
 @pytest.mark.parametrize("at_once", [2**20, 1])
-def test_losses_of_models_have_the_requested_order_and_are_counted(
-    kind: str, at_once: int, monkeypatch: pytest.MonkeyPatch
-):
+def test_losses_of_models_have_the_requested_order_and_are_counted(kind: str, at_once: int, monkeypatch):
     monkeypatch.setattr(round_work, "EVALUATION_BATCH", 4)  # parts of four examples, which clients share
     monkeypatch.setattr(round_work, "_LOSSES_AT_ONCE", at_once)
     work = work_of(kind)
@@ -302,9 +299,7 @@ def test_clients_without_data_answer_alone(kind: str):
         (RuntimeError, lambda work: work.fit(MODELS, ids()).rows),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused(
-    kind: str, error: type[Exception], wrong: Callable[[LocalWork], object]
-):
+def test_a_request_that_makes_no_sense_is_refused(kind: str, error: type[Exception], wrong: Callable):
     with pytest.raises(error):
         wrong(work_of(kind))
 

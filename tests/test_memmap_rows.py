@@ -1,5 +1,3 @@
-"""Tests model rows that are stored in a temporary file on disk."""
-
 import errno
 import os
 import tempfile
@@ -32,9 +30,7 @@ ROWS = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
 
 
 @pytest.mark.parametrize("in_a_file", [False, True])
-def test_rows_are_collected_and_kept_in_a_file_where_they_would_take_too_much_of_the_memory(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, in_a_file: bool
-):
+def test_rows_are_collected_and_kept_in_a_file_where_they_would_take_too_much_memory(folder, monkeypatch, in_a_file):
     monkeypatch.setattr(memmap_rows, "_IN_MEMORY", 24 - in_a_file)
     found = collect_rows(iter([ROWS[:1], ROWS[1:]]), at_most=2)
     assert found.tolist() == ROWS.tolist()

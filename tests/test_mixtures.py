@@ -99,9 +99,6 @@ def test_a_task_that_cannot_mix_is_refused(tmp_path: Path):
     assert not (tmp_path / "run" / "metrics.csv").exists()  # before anything is trained
 
 
-# the answer of `serve`
-
-
 class Soft(FedAvg):
     mixes_models: ClassVar[bool] = True
 
@@ -125,9 +122,6 @@ def test_entropy_is_the_mean_over_clients_in_nats():
     weights = torch.tensor([[0.5, 0.5], [1.0, 0.0], [0.25, 0.75]], dtype=torch.float64)
     last = -0.25 * log(0.25) - 0.75 * log(0.75)
     assert mean_entropy(weights) == pytest.approx((log(2) + 0 + last) / 3)
-
-
-# runs
 
 
 @pytest.fixture(scope="module")

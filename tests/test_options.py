@@ -45,9 +45,7 @@ OBJECTS: list[tuple[Callable[[], object], str]] = [
     (lambda: run_many({"mine": digits()}), "YAML"),
 ]
 WITH_AUTO = [(kind, "num_clusters") for kind in (FedEM, FedGroup, FeSEM, FLHC, FLUX, IFCA)] + [(LayerCFL, "layers")]
-LIKE_AUTO = [
-    (partial(kind, **{option: word}), f"{option} is {word!r}") for kind, option in WITH_AUTO for word in ("atuo", 2.5)
-]
+LIKE_AUTO = [(partial(kind, **{key: word}), f"{key} is {word!r}") for kind, key in WITH_AUTO for word in ("atuo", 2.5)]
 
 
 @pytest.mark.parametrize(

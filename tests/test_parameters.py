@@ -1,5 +1,3 @@
-"""Tests modules as rows: the layout of columns, patterns that select columns, reading and writing."""
-
 import re
 from collections.abc import Callable, Iterable
 

@@ -5,19 +5,12 @@ from random import Random
 
 import pytest
 import torch
+from few_rounds import empty_data
 from quadratic import ids, quadratic_clients
 
 from lit_cfl.algorithms import Algorithm, FedAvg, FedGroup
-from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.rounds import Cohorts, Round, SelectionRule, drop_out, rounds
 from lit_cfl.seeds import derive
-
-
-def empty_data(clients: int) -> FederatedData:
-    """Makes data without examples, since the round loop itself reads only their population."""
-    none = ClientIndex.from_lists([ids()] * clients)
-    pool = Examples(torch.empty(0, 1), ids(), 1)
-    return FederatedData(pool, none, none, none, torch.full((clients,), -1))
 
 
 def run(algorithm: Algorithm, clients: int, cohorts: Cohorts, num_rounds: int) -> list[Round]:
@@ -110,9 +103,6 @@ def test_selection_seed_gives_all_runs_the_same_cohorts(seed: int):
     assert cohorts.at(3, population, 9).tolist() == cohorts.at(3, population, 1).tolist() == sampled(3, 50, 6, seed)
 
 
-# Dropout
-
-
 @pytest.mark.parametrize("cohort", [ids(0), ids(2, 3, 5, 7, 11, 13), torch.arange(0, 100, 3), torch.arange(60, 100)])
 def test_dropping_out_does_not_depend_on_who_else_was_asked(cohort: torch.Tensor):
     left = set(drop_out(torch.arange(100), 0.4, seed=3, round=5).tolist())
@@ -123,9 +113,6 @@ def test_each_client_drops_out_with_the_probability_by_round_and_seed():
     assert len(drop_out(torch.arange(10_000), 0.3, seed=0, round=0)) == pytest.approx(7000, abs=200)
     left = [tuple(drop_out(torch.arange(50), 0.5, seed, round).tolist()) for seed, round in ((0, 0), (0, 1), (1, 0))]
     assert len(set(left)) == 3
-
-
-# Random streams
 
 
 def test_derived_seed_is_the_hash_of_its_purpose():

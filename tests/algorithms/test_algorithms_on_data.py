@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +21,14 @@ from lit_cfl.errors import InputError
 from lit_cfl.experiment import LocalTraining
 from lit_cfl.local_work import Budget
 
+TWO, WARM = {"num_clusters": 2}, {"warmup_rounds": 1, "num_clusters": 2}
 FEW: dict[str, Any] = {"num_clusters": 2, "pretrain_scale": 1, "pretrain": Budget(1)}
 OPTIONS: dict[str, dict[str, Any]] = {
-    "AdaCFL": SPLITS,
-    "CFL": SPLITS,
+    **dict.fromkeys(("AdaCFL", "CFL"), SPLITS),
     "LayerCFL": {**SPLITS, "layers": ["fc1"]},
-    "FLHC": {"warmup_rounds": 1, "num_clusters": 2},
-    "FLUX": {"warmup_rounds": 1, "num_clusters": 2},
-    "FeSEM": {"num_clusters": 2},
-    "FedEM": {"num_clusters": 2},
-    "IFCA": {"num_clusters": 2},
-    "FedGroup": FEW,
-    "FedGrouProx": FEW,
-    "FlexCFL": FEW,
+    **dict.fromkeys(("FLHC", "FLUX"), WARM),
+    **dict.fromkeys(("FeSEM", "FedEM", "IFCA"), TWO),
+    **dict.fromkeys(("FedGroup", "FedGrouProx", "FlexCFL"), FEW),
 }
 ALGORITHMS = {kind.__name__: kind(**OPTIONS.get(kind.__name__, {})) for kind in ALL}
 CHOSEN = ("digits", "table", "numbers", "several labels", "sequences", "photos", "tweets", "word vectors")
@@ -82,9 +78,7 @@ def test_an_algorithm_runs_two_rounds_or_refuses_the_data(algorithm: str, name: 
 
     for one in (first, last):
         metrics = score(prepared, one)
-        assert all(
-            torch.tensor(value).isfinite() for key, value in metrics.items() if key.endswith(("loss", "accuracy"))
-        )
+        assert all(isfinite(value) for key, value in metrics.items() if key.endswith(("loss", "accuracy")))
         assert 1 <= metrics["clusters/count"] <= metrics["clusters/assigned"] <= len(population)
         assert metrics["clusters/assigned"] + metrics["clusters/unobserved"] == len(population)
         for count in (one.traffic.down, one.traffic.up, one.traffic.bytes_up, one.info.skipped):
@@ -110,9 +104,6 @@ def test_an_algorithm_runs_two_rounds_or_refuses_the_data(algorithm: str, name: 
     assert torch.equal(before.models, served.models)
 
 
-# The rounds themselves
-
-
 def test_each_round_draws_anew():
     rule = FedProx(stragglers=0.5)
     options = {"rounds": 6, "cohort_size": 6, "local": LocalTraining(5, 100)}
@@ -122,9 +113,7 @@ def test_each_round_draws_anew():
 
 
 @pytest.mark.parametrize(("warmup", "noted"), [(1, False), (2, True)])
-def test_a_warm_up_as_long_as_the_run_is_noted(warmup: int, noted: bool, folder: Path):
+def test_a_warm_up_as_long_as_the_run_is_noted(warmup: int, noted: bool, folder: Path, recwarn):
     rule = FLHC(warmup_rounds=warmup, num_clusters=2)
-    with warnings.catch_warnings(record=True) as given:
-        warnings.simplefilter("always")
-        experiment_on(KINDS["table"], module_of("table", folder), rule).prepare(3)
-    assert any("FLHC does not cluster before round" in str(one.message) for one in given) == noted
+    experiment_on(KINDS["table"], module_of("table", folder), rule).prepare(3)
+    assert any("FLHC does not cluster before round" in str(one.message) for one in recwarn) == noted

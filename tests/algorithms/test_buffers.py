@@ -36,9 +36,7 @@ class WithBuffers(QuadraticWork):
     def initial(self, number: int) -> Tensor:
         return torch.cat([super().initial(number), torch.zeros(2, dtype=torch.float64)])
 
-    def fit(
-        self, models: Tensor, clients: Tensor, *given: Any, centers: Tensor | None = None, **options: Any
-    ) -> Fitted:
+    def fit(self, models: Tensor, clients: Tensor, *given: Any, centers: Tensor | None = None, **options: Any):
         drawn = None if centers is None else centers[:, :COLUMNS]
         fitted = super().fit(models[:, :COLUMNS], clients, *given, centers=drawn, **options)
         rows = (replace(c, models=torch.cat([c.models, self.noted[clients]], 1)) for c in fitted.chunks())
@@ -71,11 +69,7 @@ MIXED = [FedGroup(eta_g=0.5), FedGroup(eta_g=0.5, mix="sum"), FlexCFL(eta_g=0.5)
 FOUND = [kind(num_clusters="auto") for kind in (FedGroup, IFCA, FLHC, FeSEM)]
 
 
-@pytest.mark.parametrize(
-    "algorithm",
-    [*(kind() for kind in ALL), *MIXED, *FOUND],
-    ids=lambda one: f"{type(one).__name__}{getattr(one, 'mix', '')}",
-)
+@pytest.mark.parametrize("algorithm", [*(kind() for kind in ALL), *MIXED, *FOUND], ids=repr)
 def test_what_buffers_hold_changes_nothing_but_themselves(algorithm: Algorithm):
     noted = torch.linspace(-1e6, 3e6, 2 * CLIENTS, dtype=torch.float64).view(CLIENTS, 2)
     models, index, infos = after(algorithm, noted)

@@ -1,4 +1,4 @@
-"""Tests that a run and the test kit name the rule of the contract that an algorithm breaks."""
+"""Tests that a run and the test kit name the rule of the contract that an algorithm breaks; and the kit's rounding."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from few_rounds import empty_data
-from quadratic import quadratic_clients
+from quadratic import ids, quadratic_clients, rng
 from torch import Tensor
 
 from lit_cfl.algorithms import Algorithm, FedAvg, FedGroup
@@ -18,14 +18,30 @@ from lit_cfl.datamodules import ArrayData
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan, evaluate
 from lit_cfl.experiment import Experiment
+from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR
 from lit_cfl.rounds import Cohorts, rounds
 from lit_cfl.tasks import Classification
-from lit_cfl.testing import check_algorithm
+from lit_cfl.testing import QuadraticWork, check_algorithm
 
 
 def mine(base: type[Algorithm] = FedAvg, **members: Any) -> Algorithm:
     return dataclass(frozen=True)(type("Mine", (base,), members))()
+
+
+@pytest.mark.parametrize(("dtype", "rounding"), [(torch.float64, 1e-14), (torch.float32, 1e-6)])
+def test_closed_form_is_as_many_gradient_steps_to_the_rounding_of_the_centers(dtype: torch.dtype, rounding: float):
+    start, pulled_to, centers = torch.randn(3, 3, 2, generator=rng(), dtype=torch.float64).to(dtype)
+    work = QuadraticWork(centers, ids(2, 1, 3), learning_rate=0.1)
+    lengths = ids(1, 7, 50)
+    budget = Budget(lengths, "steps")
+    found = work.fit(start, ids(0, 1, 2), ids(0, 1, 2), prox=0.3, centers=pulled_to, center=ids(0, 1, 2), budget=budget)
+    assert found.rows.dtype == dtype
+    for client, steps in enumerate(lengths.tolist()):
+        model, center, pull = (rows[client].double() for rows in (start, centers, pulled_to))
+        for _ in range(steps):
+            model = model - 0.1 * (model - center + 0.3 * (model - pull))
+        assert float((found.rows[client] - model).abs().max()) <= rounding
 
 
 # What only the kit can see: it asks for everything twice, in another order, from another generator or after saving.
@@ -111,7 +127,6 @@ class WithArray:
 
 
 def answering(change: Any, **members: Any) -> Algorithm:
-    """Makes FedAvg whose answers of a round are changed."""
     return mine(round=lambda self, *given: change(*FedAvg.round(self, *given)), **members)
 
 

@@ -30,7 +30,7 @@ from lit_cfl.algorithms import (
     Similarity,
     StoCFL,
 )
-from lit_cfl.local_work import Budget, Fitted, per_client
+from lit_cfl.local_work import Budget, per_client
 from lit_cfl.seeds import generator
 from lit_cfl.testing import QuadraticWork, check_algorithm
 
@@ -112,9 +112,7 @@ def test_nobody_trains_twice_on_the_same_batches_of_a_round(kind: type[Algorithm
     trained, several = [], kind.mixes_models  # a client may then train several models, each once, on the same batches
 
     class Listening(QuadraticWork):
-        def fit(
-            self, models: Tensor, clients: Tensor, start: Tensor | int = 0, *, purpose: str = "train", **options: Any
-        ) -> Fitted:
+        def fit(self, models: Tensor, clients: Tensor, start: Any = 0, *, purpose: str = "train", **options: Any):
             each = zip(clients.tolist(), per_client(start, clients).tolist(), strict=True)
             trained.extend((self.round, purpose, client, model if several else 0) for client, model in each)
             return super().fit(models, clients, start, purpose=purpose, **options)

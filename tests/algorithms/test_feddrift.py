@@ -24,22 +24,16 @@ def line(*points: float, sizes: tuple[int, ...] | None = None, rate: float = 1.0
     return clients_at(*points, sizes=sizes or (1,) * len(points), rate=rate, start=0.0)
 
 
-def after_round(
-    state: FedDriftState, algorithm: FedDrift, work: Clients, number: int, cohort: Tensor | None = None
-) -> tuple[FedDriftState, Info]:
+def after_round(state: FedDriftState, algorithm: FedDrift, work: Clients, number: int, cohort: Tensor | None = None):
     return algorithm.round(state, work.population if cohort is None else cohort, work.at(number), rng(number))
 
 
 def clusters(*models: float, of: Tensor, work: Clients, sizes: tuple[int, ...] | None = None) -> FedDriftState:
     """Makes a state with these models, in which each client's reference loss is its current lowest loss."""
     rows, number = f64(*models)[:, None], len(models)
-    return FedDriftState(
-        models=rows,
-        index=of,
-        losses=work.losses(rows, torch.arange(len(of))).min(1).values,
-        sizes=torch.bincount(of, work.num_examples, number).long() if sizes is None else torch.tensor(sizes),
-        new=torch.zeros(number, dtype=torch.bool),
-    )
+    losses = work.losses(rows, torch.arange(len(of))).min(1).values
+    summed = torch.bincount(of, work.num_examples, number).long() if sizes is None else torch.tensor(sizes)
+    return FedDriftState(rows, of, losses=losses, sizes=summed, new=torch.zeros(number, dtype=torch.bool))
 
 
 def served(state: FedDriftState) -> list[float]:

@@ -36,9 +36,6 @@ def two_models(weights: Tensor | None = None) -> FedEMState:
     return FedEMState(f64([0.0], [W1]), known)
 
 
-# E-step
-
-
 def test_responsibilities_are_weights_times_likelihoods_normalised():
     losses = f64([0.0, log(3), 1.0], [log(3), 0.0, 1.0])  # rows: two models; columns: three examples
     weights = f64([0.5, 0.5], [0.2, 0.8])
@@ -53,9 +50,6 @@ def test_large_losses_lose_no_digits_and_a_diverged_model_explains_nothing():
     assert_close(found, f64([3 / 4, 0.0, 0.5], [1 / 4, 1.0, 0.5]))
     zero = responsibilities(f64([0.0, 1.0]), f64([0.0], [50.0]), ids(0))  # a weight of zero stays zero
     assert zero.flatten().tolist() == [0, 1]
-
-
-# a round
 
 
 def test_round_by_hand():
@@ -82,9 +76,6 @@ def test_weights_continue_from_the_clients_own_and_stay_if_it_was_not_drawn_or_h
     nobody, info = FedEM(2).round(two_models(before), ids(2), two_clients(), rng())
     assert torch.equal(nobody.models, two_models().models)
     assert (info.up, info.skipped) == (0, 1)
-
-
-# newcomers
 
 
 @pytest.mark.parametrize(("steps", "weight"), [(1, 3 / 4), (2, 9 / 10), (3, 27 / 28)])

@@ -50,7 +50,6 @@ def published_client(client: int) -> tuple[Tensor, Tensor]:
 
 
 def clustered(algorithm: FLUX, work: QuadraticWork) -> tuple[FLUXState, Info]:
-    """Runs the clustering round with an empty cohort."""
     return algorithm.round(begin(algorithm, work), ids(), work.at(algorithm.warmup_rounds), rng())
 
 

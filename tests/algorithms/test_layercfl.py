@@ -1,6 +1,5 @@
 """Tests LayerCFL on quadratic clients (docs/ground_truth.md, check 23; C33), and by which layers newcomers go."""
 
-import warnings
 from dataclasses import replace
 
 import pytest
@@ -30,7 +29,6 @@ def layered(strength: dict[str, float], **options: object) -> Clients:
 
 
 def split(algorithm: CFL, work: Clients, *start: float) -> tuple[SplitState, Info]:
-    """Runs a round from this model, or from 0."""
     state = begin(algorithm, work, list(start) or [0.0] * work.centers.shape[1])
     ((state, info),) = run_rounds(algorithm, work, [work.population], state)
     return state, info
@@ -73,17 +71,16 @@ def test_cosines_are_of_weights_or_of_updates(distance: str, row: list[float]):
         ("other", {"conv1": 3, "fc1": 4}, ["*"]),
     ],
 )
-def test_skew_chooses_the_layer_as_in_the_paper_and_it_is_noted_if_that_is_all(skew: str, sizes: dict, chosen: list):
+def test_skew_chooses_the_layer_as_in_the_paper_and_it_is_noted_if_that_is_all(skew: str, sizes, chosen, recwarn):
     work = clients_at(*torch.randn(5, 7, generator=rng(2)).tolist(), layers=sizes, skew=skew)
     state, info = split(ALWAYS, work)
     assert state.layers == [chosen]
     assert torch.equal(state.index, split(replace(ALWAYS, layers=chosen), work)[0].index)
     assert info.tables == {"layers": []}
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for layers in ("auto", ["*"], "by_skew"):
-            LayerCFL(layers=layers).check(work)
-    assert ["since layers is by_skew" in str(one.message) for one in caught] == [True] * (chosen == ["*"])
+    recwarn.clear()
+    for layers in ("auto", ["*"], "by_skew"):
+        LayerCFL(layers=layers).check(work)
+    assert ["since layers is by_skew" in str(one.message) for one in recwarn] == [True] * (chosen == ["*"])
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -127,8 +124,6 @@ def test_layer_is_chosen_again_at_each_split():
     clusters = [row["cluster"] for _, info in found for row in info.tables["layers"]]
     assert clusters == [0, 0, 0, 0, 1, 1]  # two layers in each split
 
-
-# Newcomers
 
 BY_FC = [AdaCFL(**SPLITS), *(LayerCFL(**SPLITS, layers=["fc1"], distance=each) for each in DISTANCES)]
 

@@ -12,6 +12,7 @@ from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.algorithms.personal_layers import with_personal_layers
 
 COHORTS = [ids(0, 3), ids(3, 2, 1), ids(3), ids(1, 0)]
+KEEPING = with_personal_layers(IFCA(2), ["conv1"])
 
 
 def test_each_client_takes_its_own_steps_from_the_common_start_and_no_others():
@@ -36,17 +37,10 @@ def test_the_number_of_a_clients_model_stays_when_others_train_later(algorithm: 
 
 @pytest.mark.parametrize(
     ("algorithm", "name"),
-    [
-        (Local(), "personal"),
-        (Ditto(0.5), "personal"),
-        (FeSEM(2), "last"),
-        (with_personal_layers(IFCA(2), ["conv1"]), "own_layers"),
-    ],
+    [(Local(), "personal"), (Ditto(0.5), "personal"), (FeSEM(2), "last"), (KEEPING, "own_layers")],
     ids=["Local", "Ditto", "FeSEM", "personal layers"],
 )
-def test_rows_of_clients_that_take_most_of_the_memory_are_the_same_in_files(
-    algorithm: Algorithm, name: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_rows_of_clients_that_take_most_of_the_memory_are_the_same_in_files(algorithm, name: str, monkeypatch):
     work = quadratic_clients(5)
     expected = getattr(last(algorithm, work, COHORTS), name)
     monkeypatch.setattr(memmap_rows, "_IN_MEMORY", 0)

@@ -69,9 +69,8 @@ def test_means_clusters_and_mixes_are_those_of_models_without_the_layers(algorit
     """Clients differ most in column 0, which is personal and so must not decide their clusters."""
     work = quadratic_clients(8, **truth_for(algorithm))
     work.centers[:, 2] = torch.where(EVERYONE < 4, 5.0, -5.0)  # differs from the pattern in column 0
-    for found, expected in zip(
-        states(keeping(algorithm), work), states(algorithm, Rest(work, **truth_for(algorithm))), strict=True
-    ):
+    rest = Rest(work, **truth_for(algorithm))
+    for found, expected in zip(states(keeping(algorithm), work), states(algorithm, rest), strict=True):
         for name, value in vars(expected).items():
             same = getattr(found, name)
             if isinstance(value, Tensor):
@@ -204,10 +203,8 @@ def test_gradients_and_statistics_of_a_client_are_with_its_own_layers():
 def test_what_is_compared_is_trained_from_w0_whole_and_kept_by_nobody():
     work = quadratic_clients(8)
     clients, _, own = clients_at_hand(work)
-    starts: list[Tensor] = []
-    work.fit = lambda models, *rest, **options: (
-        starts.append(models) or QuadraticWork.fit(work, models, *rest, **options)
-    )
+    starts, fit = list[Tensor](), work.fit
+    work.fit = lambda models, *rest, **options: starts.append(models) or fit(models, *rest, **options)
     fitted = clients.fit(work.initial(0)[None, SENT], ids(2, 0), purpose="pretrain")
     assert torch.equal(starts[0], work.initial(0)[None])
     assert fitted.rows.shape == (2, 2)

@@ -79,21 +79,12 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: FLHC(num_clusters=None), "num_clusters is None"),
     (lambda: FLHC(threshold=1.0), "threshold 1.0"),
     (lambda: FLHC(linkage="ward", distance="cosine"), "ward | cosine"),
-    *(
-        (lambda kind=kind: on_mlp(algorithm=kind, personal=["fc2"]), type(kind).__name__)
-        for kind in (Local(), Ditto(), Mixing())
-    ),
+    *((partial(on_mlp, algorithm=one, personal=["fc2"]), type(one).__name__) for one in (Local(), Ditto(), Mixing())),
     (lambda: on_mlp(personal=[]), "personal is []"),
     (lambda: on_mlp(personal=["fc2"], shared=["fc*"]), "net.fc2"),
     (lambda: on_mlp(personal=["fc2"], algorithm=LayerCFL(layers=["fc2"])), "'fc2' | (without net.fc2: personal)"),
-    *(
-        (lambda kind=kind: digits(algorithm=kind, shared=["fc1"]), f"shared | {type(kind).__name__}")
-        for kind in (CFL(), Local())
-    ),
-    *(
-        (lambda kind=kind: digits(algorithm=kind, server=HALF), f"server | {type(kind).__name__}")
-        for kind in (CFL(), Local())
-    ),
+    *((partial(digits, algorithm=one, shared=["fc1"]), f"shared | {type(one).__name__}") for one in (CFL(), Local())),
+    *((partial(digits, algorithm=one, server=HALF), f"server | {type(one).__name__}") for one in (CFL(), Local())),
     (lambda: digits(algorithm=IFCA(averaging="gradients"), server=HALF), "server | IFCA"),
     (lambda: last(with_server(Median(), HALF), quadratic_clients(8)), "server | Median"),
     (lambda: with_server(FedAvg(), LBFGS), "server | closure"),

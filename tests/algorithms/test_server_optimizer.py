@@ -79,9 +79,6 @@ def test_rate_one_is_the_plain_mean_to_the_bit_and_momentum_keeps_the_contract(k
     assert (type(served).__name__, with_server(served, None)) == (kind.__name__, kind())
 
 
-# Whose state a cluster continues with
-
-
 def test_parts_of_a_split_keep_the_momentum_of_the_whole():
     algorithm, work = with_server(FLHC(warmup_rounds=2, num_clusters=2), MOMENTUM), quadratic_clients(8)
     _, before, split, _ = states(algorithm, work, COHORTS[:4])

@@ -1,5 +1,3 @@
-"""Tests layers that all clusters share, on quadratic clients."""
-
 import pytest
 import torch
 from digits_experiment import digits
@@ -69,10 +67,8 @@ def test_algorithms_with_shared_layers_keep_the_contract_and_share_them(kind: ty
 
 
 def test_mix_of_clusters_leaves_the_shared_layers():
-    mixed, plain = (
-        last(with_shared_layers(FedGroup(2, pretrain_scale=2, eta_g=rate), ["conv1"]), quadratic_clients(8))
-        for rate in (0.5, 0.0)
-    )
+    algorithms = (FedGroup(2, pretrain_scale=2, eta_g=rate) for rate in (0.5, 0.0))
+    mixed, plain = (last(with_shared_layers(one, ["conv1"]), quadratic_clients(8)) for one in algorithms)
     assert torch.equal(mixed.models[:, SHARED], plain.models[:, SHARED])
     assert not torch.allclose(mixed.models[:, OWN], plain.models[:, OWN])
 

@@ -166,10 +166,7 @@ def test_objective_and_histogram_are_over_pairs(two_sides: QuadraticWork):
     assert objective(ran(StoCFL(psi="gradient", tau=0.6), at_degrees(0, 60), ids(0, 1))) == pytest.approx(0.5)
     work = at_degrees(0, 10, 180)
     _, info = StoCFL(psi="gradient").round(begin(StoCFL(), work), ids(0, 1, 2), work, rng())
-    assert info.tables["cosines"] == [
-        {"low": -1.0, "high": -0.95, "pairs": 2},
-        {"low": 0.95, "high": 1.0, "pairs": 1},
-    ]
+    assert info.tables["cosines"] == [{"low": -1.0, "high": -0.95, "pairs": 2}, {"low": 0.95, "high": 1.0, "pairs": 1}]
     assert cosine_histogram(torch.ones(1, 1)) == []
 
 

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from own_arrays import assert_refused
 from quadratic import ids, rng
 from torch.testing import assert_close
 
@@ -7,13 +8,14 @@ from lit_cfl.clustering import (
     assign,
     clusters_of,
     cosine_similarity,
+    cross_distances,
     direction_cosines,
+    distances,
     edc,
     edc_embedding,
     kmeans,
     madc,
 )
-from lit_cfl.errors import InputError
 
 FIXTURE = torch.tensor([[1.0, 0, 0], [0, 1, 0], [1, 1, 0], [-1, 0, 0]], dtype=torch.float64)  # checks 10 and 11
 
@@ -29,10 +31,10 @@ def test_zero_update_is_alike_nobody():
 
 
 def test_edc_of_the_fixture():
-    distances = edc(FIXTURE, 2)
+    found = edc(FIXTURE, 2)
     expected = {(0, 1): 0.7071, (0, 2): 0.3827, (0, 3): 1.0, (1, 2): 0.3827, (1, 3): 0.7071, (2, 3): 0.9239}
     for (i, j), value in expected.items():
-        assert distances[i, j] == pytest.approx(value, abs=5e-5)
+        assert found[i, j] == pytest.approx(value, abs=5e-5)
 
 
 @pytest.mark.parametrize("n", [3, 7])
@@ -92,18 +94,50 @@ def test_client_map_grows_for_a_client_it_did_not_know():
     assert clusters_of(index, ids(2, 4, 0)).tolist() == [1, -1, 0]
 
 
-SPOILT = torch.eye(3).index_put((ids(1), ids(2)), torch.tensor(torch.inf))
+ROWS = torch.tensor([[0.0, 0.0], [3.0, 4.0], [6.0, 8.0], [4.0, -3.0]])
+METRICS = ["l1", "l2", "cosine"]
 
 
 @pytest.mark.parametrize(
-    ("call", "quoted"),
+    ("metric", "expected"),
     [
-        (lambda: direction_cosines(SPOILT, torch.eye(3)), "update 1 "),
-        (lambda: edc(SPOILT, 2), "update 1 "),
-        (lambda: madc(torch.eye(2)), "2 clients"),
-        (lambda: kmeans(torch.tensor([[1.0], [2.0], [1.0]]), 3, rng()), "num_clusters is 3, .* 2 "),
+        ("l1", [[0, 7, 14, 7], [7, 0, 7, 8], [14, 7, 0, 13], [7, 8, 13, 0]]),
+        ("l2", [[0, 5, 10, 5], [5, 0, 5, 50**0.5], [10, 5, 0, 125**0.5], [5, 50**0.5, 125**0.5, 0]]),
+        # a zero row has similarity 0 to all others
+        ("cosine", [[0, 1, 1, 1], [1, 0, 0, 1], [1, 0, 0, 1], [1, 1, 1, 0]]),
     ],
 )
-def test_bad_input_is_refused(call: object, quoted: str):
-    with pytest.raises(InputError, match=quoted):
-        call()
+def test_distances_of_hand_worked_rows(metric: str, expected: list[list[float]]):
+    assert_close(distances(ROWS, metric), torch.tensor(expected, dtype=torch.float32))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_distance_to_others_is_that_between_rows(metric: str):
+    rows = random_updates(9, 30).float()
+    assert_close(cross_distances(rows, rows[2:5], metric)[:2], distances(rows, metric)[:2, 2:5])
+    assert metric == "cosine" or (cross_distances(rows, rows, metric).diagonal() == 0).all()
+
+
+# no cancellation, as it would occur in |a|^2 - 2ab + |b|^2
+def test_models_that_lie_close_together_keep_their_distances():
+    updates = 1e-6 * random_updates(6, 500)
+    models = 100 * random_updates(1, 500, seed=1) + updates
+    assert_close(distances(models, "l2"), distances(updates, "l2"), rtol=1e-6, atol=0)
+
+
+def test_equal_models_have_distance_zero():
+    for seed in range(5):
+        rows = random_updates(7, 333, seed).repeat(2, 1)
+        found = distances(rows, "l2")
+        assert (found[:7, 7:].diagonal() == 0).all()
+        assert not found.isnan().any()
+
+
+SPOILT = torch.eye(3).index_put((ids(1), ids(2)), torch.tensor(torch.inf))
+
+
+def test_bad_input_is_refused():
+    assert_refused(lambda: direction_cosines(SPOILT, torch.eye(3)), "update 1 ")
+    assert_refused(lambda: edc(SPOILT, 2), "update 1 ")
+    assert_refused(lambda: madc(torch.eye(2)), "2 clients")
+    assert_refused(lambda: kmeans(torch.tensor([[1.0], [2.0], [1.0]]), 3, rng()), "num_clusters is 3,  | 2 ")

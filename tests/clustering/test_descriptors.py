@@ -1,5 +1,3 @@
-"""Tests FLUX's descriptors: the principal axes of points, moments per label, and the ranges of blocks."""
-
 import pytest
 import torch
 from quadratic import ids, rng

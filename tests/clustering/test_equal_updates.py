@@ -1,6 +1,5 @@
 """Tests that clustering methods warn if all clients have equal updates."""
 
-import warnings
 from typing import Any
 
 import pytest
@@ -13,32 +12,19 @@ from lit_cfl.seeds import generator
 from lit_cfl.testing import QuadraticWork
 
 
-def notes(call: Any) -> list[str]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        call()
-    return [str(one.message) for one in caught if one.category is Notice]
-
-
-def test_equal_updates_are_noted_and_those_of_zero_are_called_so():
+def test_equal_updates_are_noted_and_those_of_zero_are_called_so(recwarn: pytest.WarningsRecorder):
     for value, expected in ((1.0, "all 4 clients are equal,"), (0.0, "all 4 clients are equal to zero,")):
-        (note,) = notes(lambda value=value: warn_if_equal(torch.full((4, 3), value)))
-        assert expected in note
+        warn_if_equal(torch.full((4, 3), value))
+        assert expected in str(recwarn.pop(Notice).message)
+        assert not recwarn.list
 
 
 @pytest.mark.parametrize(
     "rows", [torch.eye(3), torch.tensor([[0.0], [0.0], [1e-30]]), torch.zeros(1, 3), torch.zeros(0, 3)]
 )
-def test_other_updates_are_not(rows: torch.Tensor):
-    assert notes(lambda: warn_if_equal(rows)) == []
-
-
-def clustered(algorithm: Any, work: QuadraticWork) -> list[str]:
-    def run() -> None:
-        state, _ = algorithm.init(work.at(0), generator(0, "init"))
-        algorithm.round(state, work.population, work.at(0), generator(0, "round"))
-
-    return notes(run)
+def test_other_updates_are_not(rows: torch.Tensor, recwarn: pytest.WarningsRecorder):
+    warn_if_equal(rows)
+    assert not recwarn.list
 
 
 class FromZero(QuadraticWork):
@@ -59,8 +45,10 @@ ALGORITHMS = [
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: type(a).__name__)
 @pytest.mark.parametrize("learning_rate", [0.0, 0.2])
-def test_a_learning_rate_of_0_makes_no_clusters_in_silence(algorithm: Any, learning_rate: float):
+def test_a_learning_rate_of_0_makes_no_clusters_in_silence(algorithm: Any, learning_rate: float, recwarn):
     work = FromZero(SIDES.repeat(4, 1), torch.arange(1, 9), learning_rate, steps=2)
-    found = clustered(algorithm, work)
+    state, _ = algorithm.init(work.at(0), generator(0, "init"))
+    algorithm.round(state, work.population, work.at(0), generator(0, "round"))
+    found = [str(one.message) for one in recwarn if one.category is Notice]
     assert len(found) == (learning_rate == 0)
     assert all("all 8 clients are equal to zero," in note for note in found)

@@ -1,5 +1,3 @@
-"""Tests the estimated numbers of clusters and of mixture components, on known points and gradients."""
-
 import numpy as np
 import pytest
 import torch

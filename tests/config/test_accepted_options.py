@@ -73,9 +73,7 @@ def read(*words: str) -> dict[str, Any]:
 
 def test_a_group_written_as_yaml_changes_the_options_it_names():
     assert read("--config", "quickstart")["local"]["epochs"] == 3  # not the default
-    found = read(
-        "--config", "quickstart", "--stop.patience", "3", "--local", "{batch_size: 5}", "--stop", "{target: .5}"
-    )
+    found = read(*QUICK, "--stop.patience", "3", "--local", "{batch_size: 5}", "--stop", "{target: .5}")
     assert (found["local"]["epochs"], found["local"]["batch_size"]) == (3, 5)
     assert (found["stop"]["patience"], found["stop"]["target"]) == (3, 0.5)
 
@@ -116,11 +114,8 @@ def test_options_of_a_users_classes_in_files_and_words(monkeypatch: pytest.Monke
     found = read("--config", "quickstart", "--config", "own.yaml", "--task.net.width=7", "--task.net.sizes=[1, 2]")
     assert found["task"]["init_args"]["net"]["init_args"] == {"width": 7, "sizes": [1, 2], "ratio": 0.5}
     words = ["--task.net.ratio=0.25", "--task.net=own_layers.Deep"]  # a class need not be given what it gives its base
-    found = read("--config", "quickstart", "--config", "own.yaml", *words)
-    assert found["task"]["init_args"]["net"] == {
-        "class_path": "own_layers.Deep",
-        "init_args": {"depth": 1, "sizes": None, "ratio": 0.25},
-    }
+    net = read("--config", "quickstart", "--config", "own.yaml", *words)["task"]["init_args"]["net"]
+    assert (net["class_path"], net["init_args"]) == ("own_layers.Deep", {"depth": 1, "sizes": None, "ratio": 0.25})
 
 
 def test_an_option_below_a_list_of_classes_is_that_of_the_last_class():

@@ -40,9 +40,7 @@ def test_the_same_configuration_gives_the_same_experiment(configured: Configured
         ({}, {}),
     ],
 )
-def test_a_change_is_in_the_configuration_and_in_the_object(
-    configured: ConfiguredExperiment, changes: dict[str, object], expected: dict[str, object]
-):
+def test_a_change_is_in_the_configuration_and_in_the_object(configured: ConfiguredExperiment, changes, expected):
     changed = configured.with_options(**changes)
     before, after = objects(configured), objects(changed)
     assert {name: after[name] for name in after if after[name] != before[name]} == expected
@@ -67,9 +65,7 @@ def test_other_data_go_with_a_task_that_asks_them_for_their_shape(configured: Co
     assert changed.task is not configured.task
 
 
-def test_seeds_and_baseline_of_a_configured_experiment_and_of_one_made_in_python_are_named_alike(
-    configured: ConfiguredExperiment,
-):
+def test_seeds_and_baseline_of_a_configured_experiment_and_of_one_made_in_python_are_named_alike(configured):
     made = Experiment(Digits(6), configured.task, configured.algorithm, name="quickstart", baseline=configured.baseline)
     for experiment in (configured, made):
         several = experiment.with_options(seeds=[3, 4], plan={"threads": 1})

@@ -1,5 +1,3 @@
-"""Tests the catalogue of classes and configurations, and `lit-cfl list`."""
-
 import importlib
 import inspect
 import re
@@ -30,7 +28,6 @@ PACKAGES = {
 
 
 def is_one(found: object, base: type) -> bool:
-    """Returns whether an object is a concrete subclass of `base`."""
     if not inspect.isclass(found) or not issubclass(found, base) or found is base:
         return False
     return not inspect.isabstract(found) and ABC not in found.__bases__
@@ -57,9 +54,7 @@ def test_an_entry_has_the_paper_of_its_class_and_a_whole_sentence(kind: str):
 @pytest.mark.parametrize(
     "text", ["net:\n  class_path: MLP  # as in the paper\n", "net: {class_path: MLP, init_args: {hidden: 3}}\n"]
 )
-def test_configuration_of_a_class_is_found_however_it_names_it(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_configuration_of_a_class_is_found_however_it_names_it(text: str, tmp_path: Path, monkeypatch):
     config = tmp_path / "mine.yaml"
     config.write_text(text)
     monkeypatch.setattr(catalogue, "configs", lambda: {"all": config, "mlp/mine": config})

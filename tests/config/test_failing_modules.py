@@ -31,7 +31,6 @@ FEW = "--rounds 1 --data.num_clients 4 --cohort_size 4 --local.epochs 1 --data.v
 
 
 def notes_of(folder: Path, name: str, text: str, options: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Runs a task of the user's, and returns the notes of its error."""
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
     Path(f"{name}.py").write_text(text)
@@ -41,9 +40,7 @@ def notes_of(folder: Path, name: str, text: str, options: str, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("engine", ["trainer", "loop"])
-def test_an_error_in_training_names_the_client_and_the_round(
-    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_error_in_training_names_the_client_and_the_round(engine: str, tmp_path: Path, monkeypatch):
     data, cohorts = Digits(validation=0.1).federated(0), Cohorts(10, "round_robin_first")
     first, second = (set(cohorts.at(round, data.population, 0).tolist()) for round in (0, 1))
     client = min(second - first)
@@ -61,9 +58,7 @@ WHERE = {
 
 
 @pytest.mark.parametrize("algorithm", WHERE)
-def test_an_error_in_scoring_names_the_round_the_split_and_whose_model_it_was(
-    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_error_in_scoring_names_the_round_the_split_and_whose_model_it_was(algorithm: str, tmp_path, monkeypatch):
     module = f"own_scored_{algorithm}"
     options = f"{FEW} --task {module}.Scored --algorithm {algorithm}"
     notes = notes_of(tmp_path, module, SCORED, options, monkeypatch)

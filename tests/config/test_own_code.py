@@ -1,5 +1,6 @@
 """Tests user code in files: it is found again on a resume, announced, and never loaded from what is opened."""
 
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -70,17 +71,14 @@ class Evil(FedAvg): ...
 
 @pytest.mark.parametrize("name", ["evil_code.Evil", "runs.x.evil_code.Evil"])
 @pytest.mark.parametrize("here", [".", "runs/x"])
-def test_no_code_is_loaded_from_the_directory_that_is_opened(
-    name: str, here: str, empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    words = ["--config", "quickstart", "--algorithm", "FedAvg", "--baseline", "null", "--tiny", "--run_dir", "runs/x"]
-    assert main(["run", *words]) == 0
-    run = empty_folder / "runs" / "x"
+def test_no_code_is_loaded_from_the_directory_that_is_opened(name: str, here, whole: Path, monkeypatch, capsys):
+    run = Path(shutil.copytree(whole, Path.cwd() / "runs" / "x"))
     config = yaml.safe_load((run / "config.yaml").read_text())
     config["algorithm"]["class_path"] = name
     write_config(run, config)
     (run / "evil_code.py").write_text(EVIL)
-    monkeypatch.chdir(run if here == "runs/x" else empty_folder)
+    monkeypatch.syspath_prepend(Path.cwd())  # as the command of the run left it
+    monkeypatch.chdir(here)
     monkeypatch.syspath_prepend(Path.cwd())  # as with `python -m`
     for command in (["evaluate", str(run)], ["run", "--resume", str(run)], ["assign", str(run), "--data.seed", "3"]):
         assert main(command) == 2
@@ -91,7 +89,6 @@ def test_no_code_is_loaded_from_the_directory_that_is_opened(
 
 
 def recorded_study(class_path: str, study: Path) -> None:
-    """Makes a study directory without trials."""
     words = ["--config", "tune/quickstart", "--limits.trials", "2", "--space", '{"local.epochs": {"randint": [1, 3]}}']
     begun = parse_study(words).study
     study.mkdir()
@@ -99,9 +96,7 @@ def recorded_study(class_path: str, study: Path) -> None:
 
 
 @pytest.mark.parametrize("here", [".", "study"])
-def test_no_code_is_loaded_from_a_study_that_is_opened(
-    here: str, empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_no_code_is_loaded_from_a_study_that_is_opened(here: str, empty_folder: Path, monkeypatch, capsys):
     study = empty_folder / "study"
     recorded_study("evil_code.Evil", study)
     (study / "evil_code.py").write_text(EVIL)

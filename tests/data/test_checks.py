@@ -1,6 +1,5 @@
 """Tests the checks of examples, divisions and shifts from users: what is refused, noted, or taken in silence."""
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -54,10 +53,7 @@ def lists(**changed: list[int]) -> Callable[[Division], Division]:
 
 
 def train(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Division], Division]:
-    """Returns a function that changes a tensor of the training lists."""
-    return lambda division: replace(
-        division, train=replace(division.train, **{name: change(getattr(division.train, name))})
-    )
+    return lambda d: replace(d, train=replace(d.train, **{name: change(getattr(d.train, name))}))
 
 
 @pytest.mark.parametrize(
@@ -98,12 +94,8 @@ def test_other_mistakes_of_a_data_module_are_refused():
     named.allow_unseen_labels = False
     assert_refused(lambda: named.federated(0), "test | label 1 ('dog') | allow_unseen_labels")
     assert [pool(label_names=("cat", "1", "2")).label_name(label) for label in (0, 1)] == ["0 ('cat')", "1"]
-    assert_refused(
-        lambda: Own(VIEWED, lists(train2=[119, 120])).federated(0), "client 2 | example 120 | 0 to 119 | 2 views"
-    )
+    assert_refused(Own(VIEWED, lists(train2=[119, 120])), "client 2 | example 120 | 0 to 119 | 2 views")
 
-
-# Notices
 
 SHARED = ClientIndex(ids(2, 59, 59), torch.tensor([0, 0, 0, 0, 1, 1]), torch.tensor([2, 2, 2, 2, 2, 0]))
 
@@ -129,17 +121,12 @@ SHARED = ClientIndex(ids(2, 59, 59), torch.tensor([0, 0, 0, 0, 1, 1]), torch.ten
         ),
     ],
 )
-def test_repeats_and_overlaps_in_a_client_are_noted(examples: Any, change: Any, expected: list[str]):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        Own(examples, change).federated(0)
-    notes = [str(one.message) for one in caught if one.category is Notice]
+def test_repeats_and_overlaps_in_a_client_are_noted(examples: Any, change: Any, expected: list[str], recwarn):
+    Own(examples, change).federated(0)
+    notes = [str(one.message) for one in recwarn if one.category is Notice]
     assert len(notes) == len(expected)
     for note, quoted in zip(notes, expected, strict=True):
         assert all(part in note for part in ("Own: ", *quoted.split(" | ")))
-
-
-# A user's own shifts
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,3 @@
-"""Tests examples, views, the clients' lists of examples, and splits into training and test data."""
-
 import numpy as np
 import pytest
 import torch
@@ -26,9 +24,6 @@ def owned(*lists: list[int]) -> ClientIndex:
 
 def held(index: ClientIndex) -> list[list[int]]:
     return [one.tolist() for one in index]
-
-
-# Examples and views
 
 
 def test_views_mix_in_one_batch_and_turn_counter_clockwise():
@@ -71,9 +66,6 @@ def test_batch_leaves_the_pool_alone_and_may_be_empty():
     assert examples.labels.tolist() == [0, 2, 1]
     images, labels = examples.batch(ids())
     assert (images.shape, labels.shape) == ((0, 1, 2, 2), (0,))
-
-
-# Index lists
 
 
 def test_index_gives_each_client_its_list():
@@ -125,9 +117,6 @@ def test_replaced_lists_are_in_their_places_and_what_nobody_has_goes_in_time(siz
         assert len(index.values) <= 2 * int(index.sizes.sum())
 
 
-# Federated data
-
-
 def three_clients(newcomers: Tensor | None = None) -> FederatedData:
     examples = pool((View(), View(0, (1, 2, 0))))
     train, test = owned([0, 1, 2, 0], [], [4, 5]), owned([1], [2, 0], [3])
@@ -151,9 +140,6 @@ def test_subset_is_renumbered_and_cut():
     later = three_clients().offset_clients(2)
     assert (held(later.train)[2:], later.names) == (held(three_clients().train), ("", "", "A", "B", "C"))
     assert (later.num_examples.tolist()[:2], later.true_clusters.tolist()) == ([0, 0], [-1, -1, 0, -1, 1])
-
-
-# Splitting
 
 
 def test_share_that_rounds_to_nothing_for_all_clients_is_noted(recwarn: pytest.WarningsRecorder):

@@ -1,5 +1,3 @@
-"""Fixtures of the tests of data modules."""
-
 from pathlib import Path
 
 import pytest

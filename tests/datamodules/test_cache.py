@@ -43,7 +43,6 @@ def same(arrays: dict[str, np.ndarray]) -> bool:
 
 
 def entry_of(folder: Path) -> Path:
-    """Makes an entry of `ARRAYS`; returns its file."""
     assert same(read_or_make(["a"], Maker()))
     (entry,) = folder.iterdir()
     return entry
@@ -92,9 +91,7 @@ def test_full_folder_is_a_clear_error_and_holds_nothing_half_written(folder: Pat
     assert same(read_or_make(["a"], Maker()))
 
 
-def test_folder_that_cannot_be_written_is_named_before_the_work_is_done_and_may_be_read(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_folder_that_cannot_be_written_is_named_before_the_work_is_done_and_may_be_read(folder, monkeypatch):
     entry_of(folder)
     make = Maker()
     monkeypatch.setattr(Path, "mkdir", lambda *args, **kwargs: (_ for _ in ()).throw(PermissionError(13, "denied")))

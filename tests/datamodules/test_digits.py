@@ -41,7 +41,6 @@ def test_newcomers_are_the_share_asked_for(clients: int, share: float, expected:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"test": 0.0, "partition": IID(7)}, "test | 0.0 | partition"),
         ({"rotations": [0, 90], "skew": [LabelShifts()]}, "rotations | [0, 90] | skew"),
         ({"num_clients": 2, "newcomers": 0.2}, "newcomers | 0.2 | 2 clients"),
         ({"newcomers": 1}, "newcomers | 1 | below 1"),

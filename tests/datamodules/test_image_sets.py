@@ -1,5 +1,3 @@
-"""Tests the image data sets and FEMNIST: their labels, clients, cache and pixels."""
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,9 +45,6 @@ def test_letters_may_count_from_zero_or_from_one(labels: Any, first: int, tmp_pa
     assert (examples.num_labels, examples.labels.tolist()) == (26, [*range(26), *range(26), *range(13)])
 
 
-# FEMNIST
-
-
 @pytest.mark.parametrize("characters", [CHARACTERS, CHARACTERS[::-1]], ids=["usual", "reversed"])
 @pytest.mark.parametrize(
     ("choice", "outputs", "rows", "labels"),
@@ -59,9 +54,7 @@ def test_letters_may_count_from_zero_or_from_one(labels: Any, first: int, tmp_pa
         ("a-j_26", 26, [0, 2, 4], [0, 9, 1]),
     ],
 )
-def test_characters_are_labels_of_their_writers(
-    characters: str, choice: Any, outputs: int, rows: list[int], labels: list[int], tmp_path: Path
-):
+def test_characters_are_labels_of_their_writers(characters: str, choice: Any, outputs, rows, labels, tmp_path: Path):
     pool = FEMNIST(str(write_writers(tmp_path / "own", WRITTEN, WRITERS, list(characters))), labels=choice).pool()
     assert (pool.examples.num_labels, pool.labels.tolist()) == (outputs, labels)
     assert [pool.names[owner] for owner in pool.owner] == [WRITERS[row] for row in rows]
@@ -69,24 +62,10 @@ def test_characters_are_labels_of_their_writers(
     assert (pool.num_train, pool.has_test) == (len(rows), False)
 
 
-# Refusals
-
-REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "other characters": (lambda folder: FEMNIST(str(write_writers(folder, ["1"], ["f0"], DIGITS))), "0 1 2 | a-z"),
-    "27 letters": (
-        lambda folder: EMNISTLetters(str(write_images(folder, 27, 0, labels=ClassLabel(num_classes=27)))),
-        "labels 0 and 26 | 26 letters",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_another_source_or_option_is_refused(name: str, tmp_path: Path):
-    make, words = REFUSED[name]
-    assert_refused(lambda: make(tmp_path / "own").pool(), words)
-
-
-# Real images
+def test_other_characters_and_more_letters_are_refused(tmp_path: Path):
+    assert_refused(FEMNIST(str(write_writers(tmp_path / "own", ["1"], ["f0"], DIGITS))).pool, "0 1 2 | a-z")
+    more = write_images(tmp_path / "more", 27, 0, labels=ClassLabel(num_classes=27))
+    assert_refused(EMNISTLetters(str(more)).pool, "labels 0 and 26 | 26 letters")
 
 
 @pytest.mark.nightly

@@ -1,5 +1,3 @@
-"""Tests decoding of images and scaling of pixels: exact values, and errors that name the image."""
-
 import io
 from collections.abc import Callable
 from typing import Any
@@ -55,9 +53,6 @@ def test_mode_and_size_make_different_images_alike():
     assert red_green_blue.flatten().tolist() == [76, 150, 29]
 
 
-# What a byte cannot hold
-
-
 @pytest.mark.parametrize("format", ["PNG", "TIFF"])
 @pytest.mark.parametrize("mode", [None, "L", "RGB"])
 def test_sixteen_bits_are_scaled_and_never_clipped(format: str, mode: Any):
@@ -79,9 +74,6 @@ def test_bits_are_those_of_the_largest_pixel_of_all(recwarn: pytest.WarningsReco
     assert not [one for one in recwarn if one.category is Notice]
 
 
-# Transparency and orientation
-
-
 @pytest.mark.parametrize("mode", ["LA", "RGBA"])
 @pytest.mark.parametrize("target", ["L", "RGB"])
 def test_transparent_pixels_show_the_background(mode: str, target: Any):
@@ -101,8 +93,6 @@ def test_images_are_turned_as_their_camera_says(orientation: int, turns: int):
     assert np.array_equal(decode([saved(image, exif=exif)], 1)[0, 0], np.rot90(np.arange(6).reshape(2, 3), turns))
 
 
-# Refusals
-
 FLOATS = encoded(np.array([[0.25, 1]], np.float32), format="TIFF")
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "another size": (lambda: decode(encoded(BLACK, BLACK, BLACK[:3], BLACK[:2]), 4), "image 2 | [3, 4] | [4, 4]"),
@@ -117,9 +107,6 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_no_image_is_named(name: str):
     assert_refused(*REFUSED[name])
-
-
-# Scaling
 
 
 def scaled(images: np.ndarray, num_train: int, how: Any) -> torch.Tensor:

@@ -12,11 +12,7 @@ from partition_cases import all_counts, counts_in, divided, few, held, labels_of
 
 from lit_cfl.datamodules.partition import MNIST1000, Ditto500, FedProxFEMNIST, Pool, paper_partitions
 from lit_cfl.datamodules.partition.labels import cyclic_labels
-from lit_cfl.datamodules.partition.paper_partitions import (
-    draw_sizes,
-    draw_wanted_images,
-    grant_in_order,
-)
+from lit_cfl.datamodules.partition.paper_partitions import draw_sizes, draw_wanted_images, grant_in_order
 from lit_cfl.errors import InputError
 
 
@@ -33,11 +29,7 @@ def cyclic(clients: int, classes: int) -> list[set[int]]:
 
 
 def sets_of(counts: torch.Tensor) -> list[set[int]]:
-    """Returns the set of labels of each client."""
     return [set(row.nonzero().flatten().tolist()) for row in counts]
-
-
-# Ditto
 
 
 def test_ditto_gives_exactly_the_released_totals():
@@ -63,9 +55,6 @@ def test_ditto_clients_have_five_labels_and_no_image_twice():
     assert int(division.train.entries.max()) < 60_000 <= int(division.test.entries.min())
     assert (division.true_clusters.tolist(), division.skew) == ([u % 10 for u in range(500)], "label")
     assert division.test.sizes.min() >= 5
-
-
-# MNIST
 
 
 @settings(few, max_examples=8)
@@ -100,9 +89,6 @@ def test_what_does_not_fit_is_skipped_and_the_last_image_is_never_given():
     wanted, which = np.array([[4, 1], [3, 7], [2, 2], [1, 1]]), np.array([[0, 1], [0, 1], [0, 1], [0, 1]])
     granted = grant_in_order(wanted, which, np.array([7, 5]))
     assert granted.tolist() == [[True, True], [False, False], [True, True], [False, True]]
-
-
-# FEMNIST
 
 
 @pytest.mark.parametrize("sharing", [True, False])
@@ -148,8 +134,6 @@ def test_too_few_images_without_sharing_name_how_many_clients_fit():
     with pytest.raises(InputError, match="sharing"):
         divided(FedProxFEMNIST(most + 1, sharing=False), pool)
 
-
-# Refusals
 
 ELEVEN = pool_of(torch.arange(11).repeat(900), torch.arange(11).repeat(900))
 

@@ -25,6 +25,7 @@ from lit_cfl.datamodules.partition import (
     InnerDirichlet,
     LabelGroups,
     LogNormalSizes,
+    Partition,
     PartitionWithTestRule,
     Pool,
     PowerLawSizes,
@@ -53,7 +54,6 @@ every_partition = pytest.mark.parametrize(("partition", "clusters"), PARTITIONS.
 
 
 def data_of(partition: PartitionWithTestRule, seed: int = 3, **options: Any) -> FederatedData:
-    """Divides the examples with the labels `POOL` among four clients."""
     data = ArrayData(np.arange(82)[:, None] / 82, POOL, partition=partition, allow_unseen_labels=True, **options)
     return data.federated(seed)
 
@@ -68,9 +68,7 @@ def test_a_partition_depends_on_its_seed_alone(partition: PartitionWithTestRule,
 
 
 @every_partition
-def test_a_partition_gives_each_example_to_one_client_and_tests_a_share(
-    partition: PartitionWithTestRule, clusters: list[int]
-):
+def test_a_partition_gives_each_example_to_one_client_and_tests_a_share(partition: PartitionWithTestRule, clusters):
     data = data_of(partition, validation=0.3)
     clients = examples_of_clients(data)
     held = list(chain(*clients))
@@ -120,8 +118,6 @@ def test_a_test_part_without_classes_is_shared_out_as_if_all_were_of_one(labels:
         assert set(held(division)) == set(range(18))
 
 
-# Refusals
-
 COUNTS = (10, 10, 10, 3, 10)  # 43 examples with five labels
 FOUR = (10, 10, 10, 10)
 
@@ -131,7 +127,6 @@ FOUR = (10, 10, 10, 10)
     [
         (lambda: IID(4, only_train=True), COUNTS, "only_train | test | None"),
         (lambda: IID(4, "alike"), COUNTS, "test | alike"),
-        (lambda: IID(44, 0.0), COUNTS, "44 clients | 43 examples"),
         (lambda: DirichletSizes(4, 0.0, min_size=11), COUNTS, "43 examples | 11 | 3 at most | min_size"),
         (lambda: Dirichlet(7, 0.0, alpha=1e-6, min_size=1), COUNTS, "alpha 1e-06 | 7 clients | min_size"),
         (lambda: InnerDirichlet(2, 0.0, sizes=[40, 4]), COUNTS, "sizes | [40, 4] | 43"),
@@ -145,9 +140,7 @@ FOUR = (10, 10, 10, 10)
         (lambda: DominantClass(8, 0.0, 4), (0, 10, 10, 10), "0 to 3 | [0, 10, 10, 10]"),
     ],
 )
-def test_impossible_partitions_are_refused(
-    make: Callable[[], PartitionWithTestRule], counts: Sequence[int], quoted: str
-):
+def test_impossible_partitions_are_refused(make: Callable[[], Partition], counts: Sequence[int], quoted: str):
     assert_refused(lambda: divided(make(), pool_of(labels_of(counts))), quoted)
 
 
@@ -167,8 +160,6 @@ def test_a_label_that_only_the_test_part_has_is_refused(test: str):
 
 @dataclass(frozen=True)
 class Given(PartitionWithTestRule):
-    """User partition with the given lists, even invalid ones."""
-
     lists: tuple[tuple[int, ...], ...] = ()
 
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:

@@ -1,5 +1,6 @@
 """Tests the sizes and labels that each partition gives its clients: laws, limits and worked examples."""
 
+from hashlib import sha256
 from itertools import pairwise
 
 import numpy as np
@@ -9,6 +10,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from partition_cases import counts_in, divided, few, held, labels_of, pool_of, seeds, some_counts
 
+from lit_cfl.config.catalogue import classes
+from lit_cfl.data.shift import apply_shifts
+from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.partition import (
     IID,
     ClassesPerClient,
@@ -24,8 +28,6 @@ from lit_cfl.datamodules.partition import (
 from lit_cfl.datamodules.partition import labels as labels_module
 from lit_cfl.datamodules.partition.labels import grant_requests
 from lit_cfl.errors import InputError
-
-# Sizes
 
 
 def test_iid_sizes_differ_by_one_at_most():
@@ -53,9 +55,6 @@ def test_sizes_have_the_variance_of_their_law():
     for alpha in (0.5, 5.0):
         shares = DirichletSizes(4000, min_size=1, alpha=alpha).sizes(10**8, rng).double() / 10**8
         assert shares.var().item() == pytest.approx(3999 / 4000**2 / (4000 * alpha + 1), rel=0.1)
-
-
-# Dirichlet
 
 
 @few
@@ -111,9 +110,6 @@ def test_of_a_label_that_is_short_each_gets_the_same_share_of_what_it_wants():
     assert counts.tolist() == [[20, 2, 18], [10, 28, 2]]
 
 
-# Classes and shards
-
-
 @few
 @given(some_counts, st.integers(1, 8), st.integers(0, 9), seeds)
 def test_clients_have_the_labels_of_their_type_in_equal_shares(counts: list[int], classes: int, more: int, seed: int):
@@ -150,9 +146,6 @@ def test_a_client_has_whole_shards_of_the_sorted_examples(counts: list[int], cli
         assert set(found) <= shards
 
 
-# Groups and dominant labels
-
-
 def test_groups_have_clients_of_their_own():
     pool = pool_of(labels_of([40, 50, 61, 30, 31]))
     division = divided(LabelGroups(0.0, [[4, 0], [1, 2, 3]], clients_per_group=3), pool)
@@ -173,9 +166,7 @@ def test_groups_have_clients_of_their_own():
     st.integers(1, 12),
     seeds,
 )
-def test_dominant_class_has_its_share_of_each_client(
-    counts: list[int], clusters: int, more: int, beta: float, size: int, seed: int
-):
+def test_dominant_class_has_its_share_of_each_client(counts, clusters: int, more: int, beta: float, size: int, seed):
     assume(not beta or round(beta * size))  # otherwise the partition is refused
     pool = pool_of(labels_of(counts, seed))
     division = divided(DominantClass(clusters + more, 0.0, clusters, beta, size), pool, seed)
@@ -203,3 +194,26 @@ def test_dominant_class_gives_out_as_much_as_there_is_for_all():
     with pytest.raises(InputError, match=r"182 examples each, .* at most 18\d each"):
         divided(DominantClass(examples_per_client=182), pool)
     assert counts_in(division.test, pool)[:4].argmax(1).tolist() == [0, 1, 2, 3]
+
+
+POOL = pool_of(labels_of([6000] * 10), labels_of([1000] * 10, 1), torch.arange(70_000) % 70)
+# what partitions and shifts always drew, since recorded results depend on their draws
+DRAWN = """
+ClassesPerClient b2ad1716, Dirichlet b1a2fc7c, DirichletSizes 9a38f698, Ditto500 f8f84f8b
+DominantClass 21eed4f3, FedProxFEMNIST d9f807d1, IID 390f04b1, InnerDirichlet 4e60df9f
+LabelGroups 1910e77f, LogNormalSizes 48e7bbeb, MNIST1000 1778c282, Natural 2671a187
+PowerLawSizes bab37fd8, Shards a1af12d1, Incremental 5121f690, LabelDrift a5440f52
+SwapAll 42c8996f, SwapPart 60db507a
+"""  # digests of the entries, sizes and true clusters under the seed 5
+
+
+def test_default_partitions_and_the_first_change_of_each_shift_are_those_recorded():
+    found = {name: divided(kind(), POOL, 5) for name, kind in classes("partitions").items()}
+    for name, kind in classes("shifts").items():
+        data = Digits(partition=ClassesPerClient(8, 0.25, classes=3), shift=kind()).federated(5)
+        rounds = (apply_shifts(data, [kind()], number, 5, data.population) for number in range(200))
+        found[name] = next(after for after, moves in rounds if moves)
+    for name, data in found.items():
+        parts = [data.train.entries, data.train.sizes, data.test.entries, data.test.sizes, data.true_clusters]
+        found[name] = sha256(b"".join(part.numpy().tobytes() for part in parts)).hexdigest()[:8]
+    assert found == dict(pair.split() for pair in DRAWN.strip().replace("\n", ", ").split(", "))

@@ -1,4 +1,4 @@
-"""Tests Sentiment140 tweets as token ids and as word vectors."""
+"""Tests Sentiment140 tweets as token ids and as word vectors, tokens and vocabularies."""
 
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,9 @@ from lit_cfl.datamodules.glove import read_vectors
 from lit_cfl.datamodules.partition import Natural
 from lit_cfl.datamodules.sent140 import Sent140
 from lit_cfl.datamodules.tokens import Vocabulary
+from lit_cfl.datamodules.tokens import words as tokens_of
 
 pytestmark = pytest.mark.usefixtures("caches")
-
-
-# Word vectors
 
 
 @pytest.mark.parametrize(
@@ -57,9 +55,6 @@ def test_vectors_that_cannot_be_used_are_refused(content: str | bytes | None, wo
     assert not cache.exists() or not list(cache.iterdir()), "nothing half-made stays"
 
 
-# Tweets
-
-
 def test_tweets_become_token_ids_of_their_users(tmp_path: Path):
     module = all_users(tmp_path)
     examples, data = module.examples, module.federated(0)
@@ -95,13 +90,35 @@ def test_rows_without_text_or_user_and_neutral_ones_make_no_client(tmp_path: Pat
     ("rows", "options", "words"),
     [
         ([("good", "ann", 1)], {}, "'sentiment' | 1 in row 0 | 0 (negative)"),
-        ([("good", "ann", 4), ("good", "ann", None)], {}, "'sentiment' | None | row 1"),
         ([("good", "ann", 2), (None, "ann", 4), ("good", "", 4)], {}, "no tweet"),
         (TWEETS, {}, "30 | 2 | min_examples"),
     ],
 )
 def test_tweets_that_cannot_be_used_are_refused(rows: list[Any], options: dict[str, int], words: str, tmp_path: Path):
     assert_refused(lambda: Sent140(tweets(tmp_path, rows), **options).federated(0), words)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("I can't go, ok?", ["I", "can't", "go", ",", "ok", "?"]),
+        ("@user http://t.co/a1 :-) #fun", ["user", "http", "t", ".", "co", "a1", "fun"]),
+        ("café...näh", ["café", ".", ".", ".", "näh"]),
+    ],
+)
+def test_tokens_are_words_with_their_case_and_single_marks(text: str, tokens: list[str]):
+    assert tokens_of(text) == tokens
+
+
+def test_vocabularies_with_other_words_or_in_another_order_have_other_fingerprints():
+    assert len({Vocabulary(known).fingerprint for known in (("a", "b"), ("b", "a"), ("ab",), ("a",), ())}) == 5
+    assert Vocabulary(("a", "b")).fingerprint == Vocabulary.of(["b a a"]).fingerprint
+
+
+def test_texts_that_are_too_long_are_cut_and_no_text_is_all_padding():
+    vocabulary = Vocabulary(("a", "b"))
+    assert vocabulary.encode(["b b a a b", ""], 3).tolist() == [[3, 3, 2], [0, 0, 0]]
+    assert vocabulary.encode([], 3).shape == (0, 3)
 
 
 @pytest.mark.nightly

@@ -11,13 +11,7 @@ from hub import write_split
 from own_arrays import assert_refused
 from quadratic import ids
 
-from lit_cfl.datamodules import (
-    ArrayData,
-    Dirichlet,
-    HFDataset,
-    LabelDrift,
-    LabelShifts,
-)
+from lit_cfl.datamodules import ArrayData, Dirichlet, HFDataset, LabelDrift, LabelShifts
 
 pytestmark = pytest.mark.usefixtures("caches")
 
@@ -28,9 +22,6 @@ CLIENT = np.array([0, 0, 0, 1, 1, 1])
 
 def own(y: Any = Y, **options: Any) -> ArrayData:
     return ArrayData(X, y, CLIENT, **({"test": 0.0} | options))
-
-
-# Arrays
 
 
 @pytest.mark.parametrize("dtype", [bool, int, np.uint8, np.float32])
@@ -47,9 +38,6 @@ def test_labels_are_counted_for_each_client_and_soft_ones_above_a_half():
     assert own(soft).load().batch(ids(0))[1].tolist() == torch.tensor(soft[:1]).float().tolist()
     for labels in (Y, soft):
         assert own(labels).federated(0).label_counts.tolist() == [[1, 1, 1], [2, 1, 2]]
-
-
-# Columns of lists
 
 
 SETS = [[0, 2], [], [1], [0, 1, 2], [2], [0]]
@@ -78,16 +66,11 @@ def tags(folder: Path, feature: Any, values: list[Any], **options: Any) -> HFDat
         (Value("int64"), PAIRS, {"num_labels": 3}, [[1, 1, 0], [1, 1, 0], [1, 1, 0], [0, 1, 0]]),
     ],
 )
-def test_lists_are_the_labels_of_an_example_or_an_entry_for_each(
-    feature: Any, values: list[Any], options: dict[str, Any], expected: Any, tmp_path: Path
-):
+def test_lists_are_the_labels_of_an_example_or_an_entry_for_each(feature, values, options, expected, tmp_path: Path):
     pool = tags(tmp_path, feature, values, **options).pool()
     assert pool.labels.tolist() == np.asarray(expected).tolist()
     names = feature.names if isinstance(feature, ClassLabel) else ["a", "b", "c"] if values is WORDS else []
     assert (list(pool.examples.label_names), pool.num_train) == (names, 4)
-
-
-# Refusals
 
 
 @pytest.mark.parametrize(
@@ -115,6 +98,3 @@ def test_lists_of_invalid_labels_are_refused(feature: Any, values: list[Any], wo
 )
 def test_invalid_labels_and_what_needs_one_label_are_refused(y: np.ndarray, options: dict[str, Any], words: str):
     assert_refused(own(y, **options), words)
-
-
-# What is shown

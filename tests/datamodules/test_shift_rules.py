@@ -53,19 +53,12 @@ def _widened(data: FederatedData, shifts: Sequence[Shift]) -> FederatedData:
     return with_concepts(data, shifts)
 
 
-def after(
-    data: FederatedData, *shifts: Shift, round: int = 0, seed: int = 0, warm: Tensor | None = None
-) -> FederatedData:
-    """Returns the data after one round of these shifts."""
-    return apply_shifts(data, shifts, round, seed, data.population if warm is None else warm)[0]
+def after(data: FederatedData, *shifts: Shift, round: int = 0, warm: Tensor | None = None) -> FederatedData:
+    return apply_shifts(data, shifts, round, 0, data.population if warm is None else warm)[0]
 
 
 def lists(data: FederatedData, *names: str) -> list[list[list[int]]]:
-    """Returns the sorted lists of the clients, for each of these parts."""
     return [[sorted(one.tolist()) for one in getattr(data, name)] for name in names]
-
-
-# Swaps: pairs
 
 
 @pytest.mark.parametrize(
@@ -88,9 +81,6 @@ def test_every_partner_is_as_likely():
     partners = Counter(int(pairs[(pairs == 3).any(1)].sum()) - 3 for pairs in draws)
     assert set(partners) == {5, 6, 9}
     assert all(abs(count - 1000) < 4 * sqrt(3000 * 2 / 9) for count in partners.values())
-
-
-# Swaps of a label
 
 
 def test_partial_swap_exchanges_one_label_each_and_withheld_examples_too():
@@ -126,9 +116,6 @@ def test_swap_part_looks_at_labels_as_clients_see_them():
     assert moves.examples.tolist() == [4, 4]
 
 
-# Releases
-
-
 @pytest.mark.parametrize("share", ["0.25", "1.0", "0.55", "0.29", "2/3"])
 def test_share_is_rounded_up_exactly(share: str):
     expected = [ceil(Fraction(share) * n) for n in range(201)]
@@ -156,8 +143,6 @@ def test_client_cold_at_the_first_release_keeps_all():
     assert then.num_examples.tolist() == [4, 8, 2]
 
 
-# Drift: who drifts, and how far
-
 ALL = LabelDrift(1.0, start=0)  # all clients drift at once
 
 
@@ -175,9 +160,6 @@ def test_a_client_that_is_to_drift_does_so_once_it_takes_part():
     assert some.clients.tolist() == [client for client in everybody.clients.tolist() if client < 20]
     assert others.clients.tolist() == [client for client in everybody.clients.tolist() if client >= 20]
     assert len(everybody.clients) == 20
-
-
-# Drift: numbers of concepts
 
 
 def test_true_clusters_are_numbered_so_that_each_can_drift_and_unknown_ones_stay_unknown():
@@ -213,9 +195,6 @@ def test_drifting_clients_keep_their_skew():
         assert torch.equal(images[mine], torch.rot90(raw[at[mine]].float() / 16, turns, (2, 3)))
 
 
-# Drift: lists and the log
-
-
 def test_client_whose_truth_alone_changes_is_logged():
     data = two_clients(ALL).of_lists(lambda index: index.first(ids(0, 9)))
     _, (moves,) = apply_shifts(data, [ALL], 0, 0, data.population)
@@ -240,9 +219,6 @@ def test_clients_that_share_a_list_share_it_under_drift():
     assert len(now.test.values) == 4
     expected = [[18, 19] if client in moves.clients.tolist() else [0, 1] for client in range(4)]
     assert lists(now, "test")[0] == expected
-
-
-# Refusals
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,7 @@ def test_no_part_loses_an_example(name: str):
 @every_shift
 def test_parts_move_together(name: str):
     """Validation and test data of a client are always of the clients from which it has training data."""
+    start = rounds_of(name)[0][0]
     for data, _ in rounds_of(name):
         for client in range(5):
             sources = {part: {OWNERS[one] for one in examples_of(data, client, part)} for part in PARTS}
@@ -106,9 +107,7 @@ def test_parts_move_together(name: str):
                 (source,) = sources["train"]
                 assert set.union(*sources.values()) == {source}
                 assert len(examples_of(data, client, "test")) == SIZES[source][2]
-                assert len(examples_of(data, client, "validation")) == len(
-                    examples_of(rounds_of(name)[0][0], source, "validation")
-                )
+                assert len(examples_of(data, client, "validation")) == len(examples_of(start, source, "validation"))
                 truth = int(data.true_clusters[client])
                 concepts = 2 ** sum(isinstance(shift, LabelDrift) for shift in SHIFTS[name])
                 assert truth // concepts == [0, 1, 2, 0, 1][source]
@@ -134,9 +133,7 @@ def test_the_log_says_what_changed(name: str):
             (move,) = moves
             assert move.before.tolist() == [truth[client] for client in move.clients.tolist()]
             assert move.after.tolist() == [now[client] for client in move.clients.tolist()]
-            for client, partner, number in zip(
-                move.clients.tolist(), move.partners.tolist(), move.examples.tolist(), strict=True
-            ):
+            for client, partner, number in torch.stack([move.clients, move.partners, move.examples], 1).tolist():
                 came = {part: set(new[part][client]) - set(old[part][client]) for part in PARTS[:3]}
                 released = abs(len(new["train"][client]) - len(old["train"][client]))
                 assert number == (released if move.what == "incremental" else sum(map(len, came.values())))
@@ -165,9 +162,7 @@ def test_who_shifts_depends_on_the_seed_alone(name: str):
             stored, _ = apply_shifts(stored, SHIFTS[name], later, 0, data.population)
         assert facts(stored) == expected[-1]
     if name != "release":  # every client takes part in a release
-        others = [
-            [sorted(move.clients.tolist()) for _, moves in rounds_of(name, seed) for move in moves] for seed in range(4)
-        ]
+        others = [[sorted(one.clients.tolist()) for _, moves in rounds_of(name, k) for one in moves] for k in range(4)]
         assert len(set(map(str, others))) > 1
 
 
@@ -180,15 +175,11 @@ def test_newcomers_neither_swap_nor_wait_but_drift(name: str):
         assert data.newcomers.nonzero().flatten().tolist() == mine
         assert not {client for move in moves for client in move.clients.tolist()} & set(mine)
         for client in mine:
-            assert [examples_of(data, client, part) for part in PARTS] == [
-                examples_of(rounds[0][0], client, part) for part in PARTS
-            ]
+            for part in PARTS:
+                assert examples_of(data, client, part) == examples_of(rounds[0][0], client, part)
     if name == "sudden drift":
-        drifted = {
-            seed: [client for client in mine if lists_of(rounds_of(name, seed, 0.4)[-1][0])["train"][client][0] >= 53]
-            for seed in range(6)
-        }
-        assert any(drifted.values())
+        ends = [lists_of(rounds_of(name, seed, 0.4)[-1][0])["train"] for seed in range(6)]
+        assert any(train[client][0] >= TOTAL for train in ends for client in mine)
 
 
 @every_shift
@@ -224,9 +215,7 @@ def test_every_method_sees_the_same_data_and_a_resumed_run_too(name: str):
         runs.append(list(prepared.rounds()))
         resumed = list(prepared.rounds(after=reloaded(algorithm, runs[-1][0])))
         assert [facts(one.data) for one in resumed] == [facts(one.data) for one in runs[-1][1:]]
-        assert torch.equal(
-            algorithm.serve(resumed[-1].state, ids(0)).models, algorithm.serve(runs[-1][-1].state, ids(0)).models
-        )
+        assert torch.equal(*(algorithm.serve(rounds[-1].state, ids(0)).models for rounds in (resumed, runs[-1])))
     expected = [facts(data) for data, _ in rounds_of(name)[1:4]]
     assert [[facts(one.data) for one in rounds] for rounds in runs] == [expected] * 2
 
@@ -239,34 +228,21 @@ DRIFTERS = [0, 2, 3]  # clients that drift under the seed 0
 def test_releases_are_shares_of_all_training_data_rounded_up():
     rounds = [lists_of(data)["train"] for data, _ in rounds_of("release")]
     sizes = [[len(one) for one in lists] for lists in rounds]
-    assert sizes == [
-        [6, 9, 3, 7, 4],
-        [6, 9, 3, 7, 4],
-        [2, 3, 1, 3, 2],  # 0.3 of these, rounded up
-        [5, 7, 3, 5, 3],  # 0.7, which is 4.2, 6.3, 2.1, 4.9 and 2.8
-        [5, 7, 3, 5, 3],
-        [6, 9, 3, 7, 4],
-    ]
+    # 0.3 of all, rounded up; and 0.7, which is 4.2, 6.3, 2.1, 4.9 and 2.8
+    everything, few, most = [6, 9, 3, 7, 4], [2, 3, 1, 3, 2], [5, 7, 3, 5, 3]
+    assert sizes == [everything, everything, few, most, most, everything]
     for earlier, later in pairwise(rounds[2:]):
         assert all(set(one) <= set(another) for one, another in zip(earlier, later, strict=True))
-    assert [[move.examples.tolist() for move in moves] for _, moves in rounds_of("release")] == [
-        [],
-        [],
-        [[4, 6, 2, 4, 2]],
-        [[3, 4, 2, 2, 1]],
-        [],
-        [[1, 2, 2, 1]],  # client 2 has everything already
-    ]
+    released = [[move.examples.tolist() for move in moves] for _, moves in rounds_of("release")]
+    assert released == [[], [], [[4, 6, 2, 4, 2]], [[3, 4, 2, 2, 1]], [], [[1, 2, 2, 1]]]  # client 2 had all before
 
 
 def test_a_gradual_drift_grows_and_counts_as_new_from_half_on():
     shares, truths = [], []
     for data, _ in rounds_of("gradual drift"):
         lists = lists_of(data)
-        drifted = [
-            {one % TOTAL for part in PARTS[:3] for one in lists[part][client] if one >= TOTAL} for client in DRIFTERS
-        ]
-        shares.append(drifted)
+        drifted = ([k % TOTAL for part in PARTS[:3] for k in lists[part][client] if k >= TOTAL] for client in DRIFTERS)
+        shares.append(list(map(set, drifted)))
         truths.append([int(data.true_clusters[client]) % 2 for client in DRIFTERS])
     assert truths == [[0] * 3, [0] * 3, [0] * 3, [1] * 3, [1] * 3, [1] * 3]  # a third, two thirds, all
     for earlier, later in pairwise(shares):

@@ -42,9 +42,6 @@ def lists(index: ClientIndex) -> list[list[int]]:
     return [one.tolist() for one in index]
 
 
-# Views of each skew
-
-
 @pytest.mark.parametrize("num_clusters", [1, 2, 24])
 def test_label_permutations_are_different_and_depend_on_their_seed_alone(num_clusters: int):
     maps = [view.label_map for view in LabelPermutations(num_clusters, seed=5).views(4)]
@@ -53,9 +50,6 @@ def test_label_permutations_are_different_and_depend_on_their_seed_alone(num_clu
     assert all(sorted(one) == [0, 1, 2, 3] for one in maps)
     again, other = ([view.label_map for view in LabelPermutations(num_clusters, seed).views(4)] for seed in (5, 6))
     assert (again == maps, other == maps) == (True, num_clusters == 1)
-
-
-# What is seen
 
 
 def test_long_runs_of_a_view_are_seen_as_each_example_alone():
@@ -78,9 +72,6 @@ def test_looks_of_an_image_do_not_depend_on_its_company_and_noise_comes_last():
     assert torch.allclose(whole - quiet, noisy - plain, atol=1e-6)
     some = examples.batch(ids(18 + 4, 0, 18 + 7))[0]
     assert torch.equal(some, torch.stack([whole[4], images[0], whole[7]]))
-
-
-# Products
 
 
 def test_views_add_up():
@@ -114,9 +105,6 @@ def test_last_skew_changes_fastest():
 def test_product_in_which_two_clusters_see_the_same_is_refused(skews: list[Skew]):
     with pytest.raises(InputError, match="two combinations"):
         all_views(skews, 10)
-
-
-# Views of clients
 
 
 def test_views_are_dealt_in_turn_within_each_cluster():
@@ -175,8 +163,6 @@ def test_copies_divide_the_pool_for_each_view_and_leak_only_where_test_is_a_shar
     assert not set(data.train.entries.tolist()) & set(data.test.entries.tolist())
 
 
-# Refusals
-
 TOKENS, WIDE = torch.zeros(2, 5, dtype=torch.int64), torch.zeros(2, 1, 3, 4)
 
 
@@ -187,7 +173,6 @@ def see(inputs: torch.Tensor, skew: Skew, **options: object) -> Examples:
 @pytest.mark.parametrize(
     ("make", "quoted"),
     [
-        (lambda: Rotations((0, 45)), "Rotations | 45 | FreeRotations"),
         (lambda: Rotations((90, 450)), "Rotations | (90, 450)"),
         (lambda: NoiseLevels((0.5, -0.1)), "NoiseLevels | -0.1"),
         (lambda: LabelPermutations(7).views(3), "3 labels | 7 clusters | num_clusters"),

@@ -1,5 +1,3 @@
-"""Tests how data sets are found and read: Hub ids, local folders, columns, fingerprints, commits, and errors."""
-
 import logging
 import shutil
 import sys
@@ -33,12 +31,6 @@ def labels_in(source: str | Path, split: str = "train", **options: Any) -> list[
     return find(str(source), **options).table(split, ["label"])["label"]
 
 
-# Columns
-
-
-# Folders and ids
-
-
 def test_hub_id_is_a_folder_of_litcfl_data(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LITCFL_DATA", str(folder.parent))
     assert find("someone/mixed").table("train", ["rank"]) == {"rank": [2, 0, 0, 2]}
@@ -68,12 +60,7 @@ def test_folders_of_one_name_whose_readme_names_their_files_are_kept_apart(tmp_p
         assert labels_in(folder) == labels
 
 
-# Fingerprints
-
-
-def test_fingerprint_is_of_names_and_bytes_and_needs_no_datasets(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_fingerprint_is_of_names_and_bytes_and_needs_no_datasets(folder: Path, tmp_path: Path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)  # importing it fails
     before = find(str(folder)).fingerprint
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
@@ -88,8 +75,6 @@ def test_fingerprint_is_of_names_and_bytes_and_needs_no_datasets(
     file.rename(copy / "testing-00000-of-00001.parquet")
     assert len({before, changed, find(str(copy)).fingerprint}) == 3
 
-
-# Commits
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 RUN = (
@@ -125,9 +110,6 @@ def test_run_records_the_commit_and_is_resumed_and_repeated_from_its_configurati
     assert main(f"{RUN} --run_dir local --data.source ./mine".split()) == 0
     found = {run: yaml.safe_load(Path(run, "config.yaml").read_text()) for run in ("run", "again", "local")}
     assert [one.get("data_commit") for one in found.values()] == [SHA, SHA, None]
-
-
-# Refusals
 
 
 @pytest.mark.parametrize("source", ["", "./nothing", "a/b/c", "two words", "here"])

@@ -1,5 +1,3 @@
-"""Tests Synthetic(alpha, beta) and the synthetic mixture: their laws, sizes, true clusters and defaults."""
-
 from typing import Any
 
 import numpy as np
@@ -9,18 +7,11 @@ import torch
 from lit_cfl.datamodules import SyntheticMixture
 from lit_cfl.datamodules.synthetic import Synthetic, log_normal_sizes
 
-SMALL: dict[str, Any] = {
-    "num_clients": 300,
-    "dimensions": 6,
-    "num_labels": 4,
-    "mean_log_size": 2.0,
-    "log_size_deviation": 1.0,
-    "min_size": 3,
-}
+SMALL: dict[str, Any] = {"num_clients": 300, "dimensions": 6, "num_labels": 4}
+SMALL |= {"mean_log_size": 2.0, "log_size_deviation": 1.0, "min_size": 3}
 
 
 def made(sizes: np.ndarray, alpha: float, beta: float, dimensions: int, num_labels: int, **options: Any) -> Synthetic:
-    """Returns the data module with these sizes of clients."""
     module = Synthetic(alpha, beta, len(sizes), dimensions, num_labels, **options)
     module.sizes = sizes
     return module
@@ -32,9 +23,6 @@ def inputs_of(module: Synthetic) -> np.ndarray:
 
 def rng() -> np.random.Generator:
     return np.random.default_rng(7)
-
-
-# The law
 
 
 @pytest.mark.parametrize("num_clusters", [None, 3])
@@ -72,9 +60,6 @@ def test_models_inputs_centres_and_noise_are_independent():
     assert np.allclose(np.cov(pairs.T), [[2, 1], [1, 2]], atol=0.2)  # the centre and the noise have variance 1 each
 
 
-# Sizes
-
-
 def test_sizes_are_the_minimum_plus_a_log_normal_number_cut_to_an_integer():
     class Drawn:
         def standard_normal(self, size: int) -> np.ndarray:
@@ -107,9 +92,6 @@ def test_population_depends_on_its_seed_and_more_clients_leave_the_first_ones_un
     assert torch.equal(more.labels[: len(one.load())], one.load().labels)
 
 
-# Clients
-
-
 @pytest.mark.parametrize(
     ("number", "first", "skew"), [(None, [-1] * 6, "other"), (4, [0, 1, 2, 3, 0, 1], "label"), (1, [0] * 6, "other")]
 )
@@ -117,8 +99,6 @@ def test_true_clusters_are_given_in_turn_or_unknown(number: int | None, first: l
     data = Synthetic(**SMALL, num_clusters=number).federated(0)
     assert (data.true_clusters[:6].tolist(), data.skew) == (first, skew)
 
-
-# The mixture of models
 
 TINY: dict[str, Any] = {"num_clients": 5, "dimensions": 4, "test_size": 400, "max_size": 300, "noise": 0.0}
 

@@ -1,7 +1,3 @@
-"""Tests ArrayData with a table: forms of files, names, numbers and labels, notices, and refusals."""
-
-import warnings
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -46,8 +42,6 @@ def test_clients_of_a_large_table_may_be_numbers_and_words(tmp_path: Path):
     assert data.train.sizes.tolist() == [100_000, 100_000, 100_000, 1]
 
 
-# Forms of files
-
 FORMS = {
     "commas": ("csv", lambda table, path: table.to_csv(path, index=False)),
     "semicolons": ("csv", lambda table, path: table.to_csv(path, index=False, sep=";")),
@@ -65,9 +59,7 @@ FORMS = {
 def test_all_forms_of_a_table_are_read_alike(tmp_path: Path, form: str):
     ending, write = FORMS[form]
     rng = np.random.default_rng(0)
-    table = pd.DataFrame(
-        {"user": [f"s, {k}" for k in (1, 0, 2)] * 4, "a": rng.normal(size=12), "b": rng.normal(size=12)}
-    )
+    table = pd.DataFrame({"user": ["s, 1", "s, 0", "s, 2"] * 4, "a": rng.normal(size=12), "b": rng.normal(size=12)})
     table["label"], table["site"], table["cost"] = ["x", "y"] * 6, ["n", "s", "n"] * 4, np.arange(12)
     write(table, path := tmp_path / f"own.{ending}")
     data = ArrayData(source=path, columns=COLUMNS, test=0).federated(0)
@@ -75,9 +67,6 @@ def test_all_forms_of_a_table_are_read_alike(tmp_path: Path, form: str):
     assert torch.equal(data.examples.inputs, torch.from_numpy(table[["a", "b", "cost"]].to_numpy(np.float32)))
     assert (data.examples.label_names, data.examples.labels.tolist()) == (("x", "y"), [0, 1] * 6)
     assert (data.names, data.true_clusters.tolist()) == (("s, 0", "s, 1", "s, 2"), [1, 0, 0])
-
-
-# Numbers and labels
 
 
 @pytest.mark.parametrize(
@@ -126,9 +115,6 @@ def test_labels_of_a_text_file(tmp_path: Path, labels: str, kind: str, expected:
         assert (examples.label_names, examples.labels.tolist()) == ((), expected)
 
 
-# Notices
-
-
 @pytest.mark.parametrize(
     ("header", "row", "columns", "expected"),
     [
@@ -138,15 +124,11 @@ def test_labels_of_a_text_file(tmp_path: Path, labels: str, kind: str, expected:
         ("height,y", "{a},{y}", {}, ["client is not given"]),
     ],
 )
-def test_inputs_that_number_rows_or_clients_are_noted(
-    tmp_path: Path, header: str, row: str, columns: dict[str, str], expected: list[str]
-):
+def test_inputs_that_number_rows_or_clients_are_noted(tmp_path: Path, header, row, columns, expected, recwarn):
     lines = [row.format(k=k, a=k % 7, w=k % 4 // 2, h=f"{k / 7:.3f}", y=k % 2, c=k % 4) for k in range(30)]
     module = ArrayData(source=written(tmp_path, "\n".join([header, *lines])), columns=columns)
-    with warnings.catch_warnings(record=True) as given:
-        warnings.simplefilter("always")
-        module.federated(0)
-    notes = [str(one.message) for one in given if one.category is Notice and "large numbers" not in str(one.message)]
+    module.federated(0)
+    notes = [str(one.message) for one in recwarn if one.category is Notice and "large numbers" not in str(one.message)]
     assert len(notes) == len(expected)
     assert all(words in note for words, note in zip(expected, notes, strict=True))
 
@@ -175,16 +157,13 @@ def test_what_a_table_cannot_be(tmp_path: Path, text: str, columns: dict[str, st
     assert_refused(ArrayData(source=path, columns=columns, test=0), words)
 
 
-@pytest.mark.parametrize(
-    ("column", "cells", "words"),
-    [
-        ("x", [1.0, np.nan], "'x' | empty | row 1 (from 0)"),
-        ("x", [[1, 2], [3]], "'x' | '[1 2]' | row 0 (from 0) | 1 more"),
-    ],
-)
-def test_a_cell_of_a_file_without_text(tmp_path: Path, column: str, cells: Sequence[object], words: str):
-    pd.DataFrame({"x": [1, 2], "y": [0, 1]} | {column: cells}).to_parquet(tmp_path / "own.parquet")
-    assert_refused(ArrayData(source=tmp_path / "own.parquet"), words)
+def test_a_cell_of_a_file_without_text(tmp_path: Path):
+    for cells, said in (
+        ([1.0, np.nan], "empty | row 1 (from 0)"),
+        ([[1, 2], [3]], "'[1 2]' | row 0 (from 0) | 1 more"),
+    ):
+        pd.DataFrame({"x": cells, "y": [0, 1]}).to_parquet(tmp_path / "own.parquet")
+        assert_refused(ArrayData(source=tmp_path / "own.parquet"), f"'x' | {said}")
 
 
 @pytest.mark.parametrize("name", ["own.csv", "own.parquet"])

@@ -51,9 +51,7 @@ def table(path: Path, **columns: Any) -> Path:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_last_of_each_client_by_time_are_its_test_data_and_those_before_its_validation_data(
-    seed: int, tmp_path: Path
-):
+def test_the_last_of_each_client_by_time_are_its_test_data_and_those_before_its_validation_data(seed: int, tmp_path):
     words: dict[str, Any] = {"columns": {"time": "when"}, "validation": 0.25}
     npz = {name: array for name, array in rows(time=pd.to_datetime(DATES).to_numpy()).items() if name != "validation"}
     for module in (
@@ -159,9 +157,8 @@ def test_missing_times_and_two_rules_for_the_test_data_are_refused(tmp_path: Pat
     assert_refused(ArrayData(**rows(test="first")), "test is 'first'")
 
 
-# The order of classes and true clusters
-
-LEVELS = np.array(["low", "mid", "high"])[DAYS % 3]
+NAMES = ["low", "mid", "high"]
+LEVELS = np.array(NAMES)[DAYS % 3]
 
 
 @pytest.mark.parametrize("how", ["list", "ordered", "unordered", "table", "parquet"])
@@ -197,11 +194,8 @@ def test_numbers_may_be_listed_and_categories_that_are_numbers_stay_numbers():
     [
         ({"y": LEVELS, "classes": ["low", "high"]}, "y | 'mid' | low, high"),
         ({"cluster": ["n", "s", "w"], "clusters": ["s", "n"]}, "cluster | 'w' | s, n"),
-        ({"y": LEVELS, "classes": ["low", "mid", "high", "low"]}, "y | twice | low, mid, high, low"),
-        (
-            {"y": LEVELS, "classes": ["low", "mid", "high"], "num_labels": 4},
-            "3 classes (low, mid, high) | num_labels: 4",
-        ),
+        ({"y": LEVELS, "classes": [*NAMES, "low"]}, "y | twice | low, mid, high, low"),
+        ({"y": LEVELS, "classes": NAMES, "num_labels": 4}, "3 classes (low, mid, high) | num_labels: 4"),
         ({"y": np.eye(2)[DAYS % 2], "classes": ["a", "b"]}, "y | shape (16, 2)"),
         ({"clusters": ["a", "b"]}, "cluster | shape ()"),
         ({"y": pd.Series(LEVELS).where(DAYS != 5).astype("category")}, "y | nan | row"),

@@ -11,9 +11,8 @@ INTERNAL = {"architecture.md", "algorithm_interface.md", "disputed_points.md"}  
 PAGES = [page for page in (ROOT / "docs").rglob("*.md") if page.name not in INTERNAL]
 FILES = [ROOT / "README.md", *PAGES, *(ROOT / "configs").rglob("*.yaml")]
 ROW = re.compile(r"^\| `([\w.]+)` \|[^|]*\|([^|]*)\|$", re.MULTILINE)
-PUBLIC = {
-    module: re.findall(r"`([^`]+)`", names) for module, names in ROW.findall((ROOT / "docs" / "api.md").read_text())
-}
+TABLE = ROW.findall((ROOT / "docs" / "api.md").read_text())
+PUBLIC = {module: re.findall(r"`([^`]+)`", names) for module, names in TABLE}
 
 
 def names_used(text: str) -> set[str]:

@@ -202,9 +202,7 @@ def test_clusters_of_data_in_files_pay():
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("base", ["own", "transformers"])
-def test_clusters_train_adapters_of_2_026_parameters_in_one_frozen_transformer(
-    base: str, capsys: pytest.CaptureFixture[str]
-):
+def test_clusters_train_adapters_of_2_026_parameters_in_one_frozen_transformer(base: str, capsys):
     """With `transformers` and `peft` in the environment that `.ci/full` makes for them."""
     pretrain, train, pretrain_hf, train_hf = unpack("fine_tuning")
     run(pretrain)

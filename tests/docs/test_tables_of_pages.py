@@ -25,13 +25,8 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 README, RESULTS = (ROOT / "README.md").read_text(), (DOCS / "results.md").read_text()
 ALL = {name: getattr(lit_cfl.algorithms, name) for name in catalogue.names("algorithms")}
-GROUPS = {
-    "local": LocalTraining,
-    "evaluation": EvaluationPlan,
-    "stop": StopRule,
-    "checkpoint": CheckpointPlan,
-    "pictures": Pictures,
-}
+GROUPS = {"local": LocalTraining, "evaluation": EvaluationPlan, "stop": StopRule}
+GROUPS |= {"checkpoint": CheckpointPlan, "pictures": Pictures}
 POINTS = re.findall(r"^\| C(\d+):.*?\| (.*?) \|.*?\|.*?\| (.*?) \|", (DOCS / "disputed_points.md").read_text(), re.M)
 
 
@@ -102,9 +97,7 @@ def test_an_algorithm_is_in_both_lists_and_its_page_names_its_configuration_and_
 
 
 @pytest.mark.parametrize(("number", "options", "default"), POINTS, ids=[f"C{number}" for number, *_ in POINTS])
-def test_options_of_a_disputed_point_exist_with_the_default_that_the_table_says(
-    number: str, options: str, default: str
-):
+def test_options_of_a_disputed_point_exist_with_the_default_that_the_table_says(number: str, options: str, default):
     owners = ALL | {kind.__name__: kind for kind in (Classification, FedProxFEMNIST)}
     for owner, option in re.findall(r"`(\w+)\.(\w+)`", options):
         if not owner.startswith("Published"):  # experiments/tests/test_published.py

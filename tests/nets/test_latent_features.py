@@ -1,5 +1,3 @@
-"""Tests latent features: the inputs of a net's last layer, for all ways to build a net."""
-
 import pytest
 import torch
 from lightning import LightningModule

@@ -38,7 +38,9 @@ from lit_cfl.parameters import ParameterLayout
 from lit_cfl.tasks import Classification
 
 GREY, COLOUR, TWEET = [1, 28, 28], [3, 32, 32], [25, 300]
-CONVOLUTIONAL = [MNISTCNN, FEMNISTCNN, FashionCNN, LeNet, StoCFLCNN, SattlerCNN]
+# with their numbers of convolutions and of fully connected layers
+CONVOLUTIONAL = [(MNISTCNN, 2, 1), (FEMNISTCNN, 6, 2), (FashionCNN, 2, 2), (LeNet, 2, 3), (StoCFLCNN, 2, 2)]
+CONVOLUTIONAL += [(SattlerCNN, 2, 1)]
 RECURRENT = [Sent140GRU, Sent140LSTM, FedGroupLSTM]
 
 # net, options, shape of an input, number of outputs, number of parameters
@@ -106,9 +108,7 @@ def outputs_of(net: nn.Module, inputs: Tensor, *kinds: type[nn.Module]) -> dict[
 
 
 @pytest.mark.parametrize(("net", "options", "shape", "labels", "count"), COUNTS)
-def test_net_has_as_many_parameters_as_the_papers(
-    net: type[Net], options: dict[str, object], shape: list[int], labels: int, count: int
-):
+def test_net_has_as_many_parameters_as_the_papers(net: type[Net], options, shape: list[int], labels: int, count: int):
     # on the meta device, tensors have only shapes: this net would take half a gigabyte
     with torch.device("meta" if net is VGG16 else "cpu"):
         built = net(**options, input_shape=shape, num_labels=labels)
@@ -126,21 +126,12 @@ def test_every_net_is_in_the_table_of_the_docs_with_its_counts():
         assert net is VGG16 or f"{count:,} ({labels})" in rows[net.__name__]
 
 
-@pytest.mark.parametrize(
-    ("net", "layers"),
-    [
-        (MNISTCNN, "conv1 conv2 fc1"),
-        (FEMNISTCNN, "conv1 conv2 conv3 conv4 conv5 conv6 fc1 fc2"),
-        (FashionCNN, "conv1 conv2 fc1 fc2"),
-        (LeNet, "conv1 conv2 fc1 fc2 fc3"),
-        (StoCFLCNN, "conv1 conv2 fc1 fc2"),
-        (SattlerCNN, "conv1 conv2 fc1"),
-    ],
-)
-def test_layers_are_registered_in_the_order_they_are_used(net: type[Net], layers: str):
+@pytest.mark.parametrize(("net", "convolutions", "linear"), CONVOLUTIONAL)
+def test_layers_are_registered_in_the_order_they_are_used(net: type[Net], convolutions: int, linear: int):
     built = net(GREY, 10)
     used = outputs_of(built, inputs_of(1, *GREY), nn.Conv2d, nn.Linear)
-    assert list(ParameterLayout.of(built).layers) == list(used) == layers.split()
+    expected = [*(f"conv{k + 1}" for k in range(convolutions)), *(f"fc{k + 1}" for k in range(linear))]
+    assert list(ParameterLayout.of(built).layers) == list(used) == expected
     for shape in ([3, 32, 32], [1, 29, 30], [2, 16, 21]):
         assert net(shape, 5)(inputs_of(2, *shape)).shape == (2, 5)
 
@@ -198,18 +189,12 @@ def test_mlp_may_normalise_its_hidden_layer():
     torch.testing.assert_close(net(inputs), net.fc2(normal.relu()))
 
 
-@pytest.mark.parametrize(
-    ("net", "rates"),
-    [
-        (MNISTCNN, [0.5]),
-        (FEMNISTCNN, [0.4] * 3),
-        (StoCFLCNN, [0.25, 0.5]),
-        (Sent140GRU, [0.5]),
-        (Sent140LSTM, [0.5]),
-        (VGG16, [0.5]),
-    ],
-)
-def test_dropout_is_the_papers_with_separate_masks_and_off_in_evaluation(net: type[Net], rates: list[float]):
+RATES = {FEMNISTCNN: (0.4,) * 3, StoCFLCNN: (0.25, 0.5)}
+RATES |= dict.fromkeys((MNISTCNN, Sent140GRU, Sent140LSTM, VGG16), (0.5,))
+
+
+@pytest.mark.parametrize(("net", "rates"), RATES.items())
+def test_dropout_is_the_papers_with_separate_masks_and_off_in_evaluation(net: type[Net], rates: tuple[float, ...]):
     built = small(net)
     inputs = inputs_of(2, *(TWEET if net in RECURRENT else [3, 32, 32] if net is VGG16 else GREY))
     assert not torch.equal(built(inputs), built(inputs))
@@ -222,7 +207,7 @@ def test_dropout_is_the_papers_with_separate_masks_and_off_in_evaluation(net: ty
 # Starting weights
 
 
-@pytest.mark.parametrize("net", [MCLR, MLP, *CONVOLUTIONAL, *RECURRENT])
+@pytest.mark.parametrize("net", [MCLR, MLP, *(net for net, *_ in CONVOLUTIONAL), *RECURRENT])
 def test_kernels_start_glorot_uniform_and_biases_at_zero(net: type[Net]):
     layers = [layer for layer in small(net).modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
     assert layers

@@ -107,7 +107,6 @@ def test_scores_of_regression_by_hand():
 
 
 def largest_error(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Computes the largest absolute error: a score of the user's own."""
     return (outputs[:, 0] - labels).abs().max()
 
 
@@ -183,7 +182,6 @@ def trained(task: Any, **changes: Any) -> None:
 
 
 def in_a_column() -> FederatedData:
-    """Returns the data with numbers of shape [N, 1]."""
     data = numbers().federated(0)
     return replace(data, examples=replace(data.examples, labels=data.examples.labels[:, None].sigmoid()))
 
@@ -201,7 +199,6 @@ def classification() -> Classification:
     [
         (lambda: trained(classification), "Classification | classes | numbers"),
         (lambda: trained(classification, y=SEVERAL), "Classification | 3 for each example | MultiLabel"),
-        (lambda: trained(regression, y=CLASSES), "Regression | numbers | classes"),
         (lambda: trained(lambda: MultiLabel(MCLR([2], 3)), y=CLASSES), "MultiLabel | several | classes"),
         (lambda: trained(lambda: MultiLabel(MCLR([2], 4)), y=SEVERAL), "net | 3 labels for each"),
         (lambda: require_trainable(engine(regression), in_a_column()), "1 for each example | [N]"),
