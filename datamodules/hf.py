@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from lit_cfl.data import Examples
 from lit_cfl.data.checks import warn_of_large_inputs
 from lit_cfl.datamodules.cache import Arrays, read_or_make
-from lit_cfl.datamodules.columns import classes_of, matrix, number_clients, read_text, several_labels
+from lit_cfl.datamodules.columns import classes_of, matrix, number_clients, read_text, several_labels, times_of
 from lit_cfl.datamodules.image_sets import image_pool, pool_of
 from lit_cfl.datamodules.images import Mode, Pixels, decode, pixels_in
 from lit_cfl.datamodules.partition import IID, Partition, Pool
@@ -78,6 +78,8 @@ class HFDataset(PooledDataModule):
             numbers to predict; or of lists, for several labels per example: the labels that it has, or 0 or 1 for each
             label. null: no labels. The task must accept them.
         client_column: Column whose values name the natural clients; null: none.
+        time_column: Column of numbers or dates: a client is tested on its last examples, so that the future does not
+            train. It needs a single split; null: test examples are those of the test split, or drawn at random.
         kind: Required content of the input column; null: any that its feature type allows (bytes are images).
         num_labels: Size of the label space; null: the number of class labels, or else the highest label + 1. 0: the
             labels are numbers, as `Regression` needs them.
@@ -98,6 +100,7 @@ class HFDataset(PooledDataModule):
         input_column: str | list[str],
         label_column: str | None,
         client_column: str | None = None,
+        time_column: str | None = None,
         kind: Kind | None = None,
         num_labels: int | None = None,
         splits: list[str] | None = None,
@@ -112,7 +115,7 @@ class HFDataset(PooledDataModule):
         super().__init__(natural if partition is None else partition, **options)
         self.source, self.revision, self.subset, self.splits = source, revision, subset, splits
         self.inputs = [input_column] if isinstance(input_column, str) else list(input_column)
-        self.label_column, self.client_column = label_column, client_column
+        self.label_column, self.client_column, self.time_column = label_column, client_column, time_column
         self.kind, self.num_labels, self.images, self.text = kind, num_labels, images, text
         if splits is not None and not 1 <= len(splits) <= 2:
             raise InputError(f"data.splits is {splits}; give [TRAIN], or [TRAIN, TEST]")
@@ -133,11 +136,14 @@ class HFDataset(PooledDataModule):
         named = [column for column in (self.label_column, self.client_column) if column is not None]
         source = find(self.source, self.revision, subset=self.subset, names=named)
         self.commit = source.commit
-        columns = (self.inputs, self.label_column, self.client_column, self.kind, self.num_labels)
+        columns = (self.inputs, self.label_column, self.client_column, self.time_column, self.kind, self.num_labels)
         images = self.images
         read = (images.mode, images.size, images.pad, images.background, self.text)
-        key = ["hf 7", source.fingerprint, repr((columns, self.subset, self.splits, read))]
+        key = ["hf 8", source.fingerprint, repr((columns, self.subset, self.splits, read))]
         arrays = read_or_make(key, lambda: self._read(source))
+        return replace(self._pool_of(arrays), is_ordered=self.time_column is not None)
+
+    def _pool_of(self, arrays: Arrays) -> Pool:
         num_labels = int(arrays["num_labels"])
         if "images" in arrays:
             return image_pool(arrays, num_labels, self.images.pixels)
@@ -156,7 +162,23 @@ class HFDataset(PooledDataModule):
         return tuple(self.inputs) if inputs.ndim == 2 and inputs.shape[1] == len(self.inputs) else ()
 
     def _read(self, source: Source) -> Arrays:
+        """Reads all columns, in the order of time if there is a column of times."""
         splits = self.splits or [split for split in ("train", "test") if split == "train" or source.has(split)]
+        arrays = self._read_rows(source, splits)
+        if self.time_column is None:
+            return arrays
+        if len(splits) > 1:
+            raise InputError(
+                f"data.time_column and the split {splits[1]!r} both say which examples are for testing; leave out the "
+                f"column, or set data.splits to [{splits[0]}]"
+            )
+        words = source.join_splits([self.time_column], splits)[self.time_column]
+        order = np.argsort(times_of(words, f"time column {self.time_column!r}"), kind="stable")
+        return arrays | {
+            name: arrays[name][order] for name in ("images", "inputs", "labels", "owner") if name in arrays
+        }
+
+    def _read_rows(self, source: Source, splits: Sequence[str]) -> Arrays:
         kind, *_ = map(source.kind, self.inputs)
         if self.kind not in (None, kind):
             raise InputError(

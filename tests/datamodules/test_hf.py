@@ -1,5 +1,6 @@
 import warnings
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,28 @@ def test_client_column_names_the_natural_clients(folder: str):
     assert HFDataset(folder, "photo", "rank", "user", partition=IID(num_clients=2)).partition == IID(num_clients=2)
     both = HFDataset(folder, "heat", "kind", "kind").pool()  # one column may name labels and clients
     assert (both.names, both.owner.tolist()) == (("ape", "cat", "dog"), both.labels.tolist())
+
+
+@pytest.mark.parametrize("kind", ["timestamp[us]", "string", "float64"])
+def test_each_client_is_tested_on_its_last_examples_by_a_column_of_times(kind: str, tmp_path: Path):
+    days, features = [7, 1, 10, 4, 2, 9, 3, 8, 6, 5], WHOLE | {"who": Value("string"), "when": Value(kind)}
+    dates = {"timestamp[us]": [datetime(2024, 3, day) for day in days], "string": [f"2024-03-{day:02}" for day in days]}
+    rows = {"x": days, "y": [day % 2 for day in days], "who": ["ab"[day > 6] for day in days]}
+    rows["when"] = dates.get(kind, [day / 4 for day in days])
+    source = str(write(tmp_path / "own", features, train=rows))
+    module = HFDataset(source, "x", "y", "who", time_column="when", partition=Natural(test=0.25), validation=0.34)
+    data = module.federated(0)
+    for lists, expected in (
+        (data.train, [[1, 2, 3], [7, 8]]),
+        (data.validation, [[4], [9]]),
+        (data.test, [[5, 6], [10]]),
+    ):
+        assert [data.examples.inputs[one % 10].flatten().tolist() for one in lists] == expected
+    assert data.examples.labels.tolist() == [1, 0] * 5
+    write(tmp_path / "own", features, test=rows)
+    message = r"data\.time_column and the split 'test' both .* data\.splits to \[train\]"
+    with pytest.raises(InputError, match=message):
+        HFDataset(source, "x", "y", "who", time_column="when").pool()
 
 
 def test_folders_of_images_are_labels_and_a_note_says_how_to_make_them_clients(tmp_path: Path):
