@@ -143,6 +143,13 @@ def remembers_its_last_batch_and_makes_a_constant_at_first_use(self, batch):
     return self.ones[0]
 
 
+@only_by_trainer(DIFFERS, "factor")
+def is_pulled_towards_its_first_weights(self, batch):
+    if self.seen is None:
+        self.seen = self.fc.weight.detach().clone()
+    return 1 + (self.fc.weight - self.seen).square().sum()
+
+
 @trains(method="training_step", accuracy=lambda: MulticlassAccuracy(10))
 def logs_a_metric(self, batch, batch_idx):
     self.accuracy(self(batch[0]), batch[1])
