@@ -205,11 +205,11 @@ def test_core_minutes_are_spent_by_trials_of_the_mean_cost(monkeypatch: pytest.M
 def searched(tmp_path_factory: pytest.TempPathFactory, cluster: None) -> tuple[Path, str]:
     """Searches and compares three algorithms, one of which always fails; returns the directory and the output."""
     path, out = tmp_path_factory.mktemp("searched"), io.StringIO()
-    (path / "own_failing.py").write_text(OWN)
+    (path / "own_broken.py").write_text(OWN)
     spaces = {"Broken": {"algorithm.weights": {"choice": ["equal"]}}}
     content = {"search": {"trials": 3, "rates": [0.01, 0.1, 0.3], "spaces": spaces}}
     (path / "search.yaml").write_text(yaml.safe_dump(content))
-    names = ("FedAvg", "Broken=own_failing.Fails", "IFCA")
+    names = ("FedAvg", "Broken=own_broken.Fails", "IFCA")
     words = ("--config", "search.yaml", "--seeds", "0", "1", "--compare_dir", "c", "--algorithms", *names)
     with contextlib.chdir(path), contextlib.redirect_stdout(out), pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(path))
@@ -280,6 +280,7 @@ def test_a_resume_between_searches_and_runs_gives_the_same_and_trains_no_trial_a
     assert records[0] == records[1]
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_the_same_through_python(searched: tuple[Path, str], cluster: None):
     search = {"trials": 3, "rates": [0.01, 0.1, 0.3]}

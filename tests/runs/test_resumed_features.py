@@ -12,8 +12,10 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import product, starmap
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 import torch
@@ -58,6 +60,10 @@ FEATURES = {
     "early stopping": f"{QUICK} --stop.metric val/weighted_accuracy --stop.patience 1",
     "pictures of both": QUICK.replace("null", "FedAvg") + " --pictures.formats [png]",
 }
+
+
+# others have all but one of the endings by night; these differ most in what they write
+EVERY_ENDING = ("FedGroup and a baseline", "a model per client", "splits", "swapped data", "early stopping")
 
 
 class Feature(Trials):
@@ -128,9 +134,13 @@ def feature_in(folder: Path, name: str) -> Feature:
     return Feature(name, folder / name)
 
 
-# the cells of a feature share its uninterrupted run, so they run in one process
-@pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in FEATURES])
+def cell(name: str, ending: str) -> Any:
+    """Returns a cell of the table; those of a feature share its uninterrupted run, so they run in one process."""
+    by_night = [] if name in EVERY_ENDING or ending == "kill -9 in a save" else [pytest.mark.nightly]
+    return pytest.param(name, ending, marks=[pytest.mark.xdist_group(name), *by_night], id=f"{name}-{ending}")
+
+
+@pytest.mark.parametrize(("name", "ending"), list(starmap(cell, product(FEATURES, ENDINGS))))
 def test_a_resumed_run_equals_an_uninterrupted_one(name: str, ending: str, folder: Path):
     drawn = random.Random(f"{name}, {ending}")  # a cell has the same moment each time
     ENDINGS[ending](feature_in(folder, name), drawn)
