@@ -1,5 +1,7 @@
 """Tests what engines do when memory runs out: fewer lanes, smaller chunks, data that stay on the CPU, or an error."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from ragged import PLANS, SHAPE, ragged_data, task
@@ -16,6 +18,7 @@ from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked import way as stack_way
 from lit_cfl.engines.stacked.way import StackWay
 from lit_cfl.errors import InputError, Notice
+from lit_cfl.local_work import Budget
 from lit_cfl.nets import MLP
 
 CLIENTS = torch.tensor([4, 3, 1, 5, 2])
@@ -81,6 +84,18 @@ def test_running_out_of_memory_halves_the_chunks_and_says_so_once():
     assert sizes == [12, 5, *[1] * 12]  # 3 MiB hold five, 1 MiB holds one
     assert len(said) == 1
     assert torch.equal(rows, engine_of(Plan("loop"), 2000).at(0, data).fit(models, torch.arange(12)).rows)
+
+
+@pytest.mark.parametrize(("augment", "expected"), [(None, [2, 2]), (lambda batch, keys: batch, [1, 1, 1, 1])])
+def test_clients_train_together_as_far_as_their_examples_or_augmented_copies_fit(augment, expected, monkeypatch):
+    """Of clients with three examples and two epochs, seven examples are two clients, or copies of one."""
+    data, engine = ragged_data((3,) * 4), engine_of(Plan("loop"))
+    data = replace(data, examples=replace(data.examples, augment=augment))
+    monkeypatch.setattr("lit_cfl.engines.engine._PART_MIB", {"cpu": 7 * 4 * data.examples.inputs[0].numel() / 2**20})
+    sizes, whole = [], engine._fit_part
+    engine._fit_part = lambda request, part, *rest: sizes.append(part.stop - part.start) or whole(request, part, *rest)
+    engine.at(0, data).fit(engine.initial(0)[None], torch.arange(4), budget=Budget(2)).rows  # noqa: B018  # computes
+    assert sizes == expected
 
 
 def test_gradients_that_run_out_of_memory_are_taken_in_half_the_lanes(monkeypatch: pytest.MonkeyPatch):
