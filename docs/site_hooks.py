@@ -20,7 +20,15 @@ SHARED = {"ClusterNumberOptions": "automatic_clusters", "MigrationOptions": "mig
 IN_REPOSITORY = {place: path for path, place in MOVED.items()}
 LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[\w.-]+)?\))")
 TO_EXPERIMENTS = re.compile(r"\[([^]]+)\]\([^)#:\s]*\bexperiments/[^)\s]*\)")
-LANGUAGES = {".md": "markdown", ".py": "python", ".yaml": "yaml", ".cff": "yaml", ".json": "json", ".csv": "text"}
+LANGUAGES = {
+    ".md": "markdown",
+    ".py": "python",
+    ".toml": "toml",
+    ".yaml": "yaml",
+    ".cff": "yaml",
+    ".json": "json",
+    ".csv": "text",
+}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

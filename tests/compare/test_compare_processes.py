@@ -50,13 +50,15 @@ def test_a_comparison_in_use_is_refused_and_an_interrupted_one_names_the_command
     whole: Path, output: Path, capsys: pytest.CaptureFixture[str]
 ):
     child = in_child([*start("FedAvg", "IFCA"), "--num_cpus", "1", "--checkpoint.every_seconds", "60"])
-    wait_for(Path("c/IFCA/seed-1/metrics.csv"), "\n3,")
+    wait_for(Path("c/FedAvg/seed-1/metrics.csv"), "\n1,")
+    os.kill(child, signal.SIGSTOP)  # else it might end first
     assert main(["compare", "--resume", "c", "--num_cpus", "1"]) == 2
     assert f"in use by process {child}" in capsys.readouterr().err
     os.kill(child, signal.SIGTERM)
+    os.kill(child, signal.SIGCONT)
     assert wait(child) == 128 + signal.SIGTERM
     assert "Resume with: lit-cfl compare --resume c\n" in output.read_text()
-    assert Path("c/IFCA/seed-1/checkpoint.pt").exists()
+    assert Path("c/FedAvg/seed-1/checkpoint.pt").exists()
     assert main(["compare", "--resume", "c", "--num_cpus", "1"]) == 0
     assert contents(Path("c")) == contents(whole)
 
