@@ -74,8 +74,10 @@ def read_table(path: Path, columns: Mapping[str, str | None]) -> dict[str, np.nd
             Notice,
             stacklevel=2,
         )
-    rule = "inputs must be finite numbers: fill such cells, drop their rows, or leave out or encode a column of words"
-    sheet.require_good(~np.isfinite(numbers.astype(float)), _WHICH_COMMAS if comma == "," else rule)
+    rule = "fill such cells, drop their rows, or leave out or encode a column of words (write dates as 2024-03-05)"
+    sheet.require_good(
+        ~np.isfinite(numbers.astype(float)), _WHICH_COMMAS if comma == "," else f"inputs must be finite numbers: {rule}"
+    )
     arrays: dict[str, Any] = {role: table[name].to_numpy() for role, name in found.items()}
     arrays |= {role: table[name] for role, name in found.items() if categories_of(table[name])}
     if sheet.is_text:

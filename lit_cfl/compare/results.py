@@ -214,6 +214,8 @@ def _paired_gain(done: Mapping[Job, Row], name: str, first: str, score: Score) -
 def mark_best(rows: Sequence[Row], score: Score, gain: Callable[[str, str], Interval]) -> None:
     """Sets `is_best` for the algorithm with the best mean test score, and for those not told from it by a t test.
 
+    The test needs three seeds: over two, it hardly tells any difference.
+
     Args:
         rows: Rows of algorithms.
         score: Score to compare.
@@ -224,7 +226,7 @@ def mark_best(rows: Sequence[Row], score: Score, gain: Callable[[str, str], Inte
         best = (max if score.higher_is_better else min)(known, key=lambda row: row["test_mean"])
         for row in known:
             found = gain(row["algorithm"], best["algorithm"])
-            is_equal = found.margin is not None and abs(found.mean or 0.0) <= found.margin
+            is_equal = found.count > 2 and found.margin is not None and abs(found.mean or 0.0) <= found.margin
             row["is_best"] = row is best or is_equal
 
 
@@ -294,6 +296,8 @@ def verdict(rows: Sequence[Row], score: Score) -> list[str]:
             listed = " and ".join(", ".join(names).rsplit(", ", 1))
             parts.append(f"{listed} {of_one if len(names) == 1 else of_several} {first['algorithm']}")
     how = "paired t tests over seeds at 5 %, with Holm's correction" if tested else "a test needs two seeds"
+    if any(row["pairs"] == 2 for row in others):
+        how += "; two seeds hardly tell any difference, so run five or more"
     needed = _describe_seeds(first, [row for row in others if row["algorithm"] in kinds[_UNKNOWN]], score)
     return [f"Test {score.title}: {'; '.join(parts)} ({how}).", *needed] if parts else []
 

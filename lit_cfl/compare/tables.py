@@ -167,7 +167,8 @@ def as_latex(results: Results, shown: Sequence[str] = TABLE) -> str:
         r"\midrule",
     ]
     about = (
-        "% needs \\usepackage{booktabs}; bold: the best, and those that a paired t test at 5 % does not tell from it"
+        "% needs \\usepackage{booktabs}; bold: the best, and those that a paired t test at 5 % over three or more "
+        "seeds does not tell from it"
     )
     return "\n".join([about, *notes, *head, *rows, r"\bottomrule", r"\end{tabular}"]) + "\n"
 

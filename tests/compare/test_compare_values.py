@@ -93,11 +93,13 @@ def test_pair_whose_shared_clients_have_no_known_figure_is_not_counted(tmp_path:
     assert (found["pairs"], found["pairs_unknown"], found["difference"]) == (0, 1, None)
 
 
-@pytest.mark.parametrize(("shared", "is_best"), [((0.5, 0.625), True), ((0.25, 0.25), False)])
+@pytest.mark.parametrize(
+    ("shared", "is_best"), [((0.5, 0.625, 0.375), True), ((0.5, 0.625), False), ((0.25, 0.25, 0.25), False)]
+)
 def test_what_is_not_told_from_the_best_on_the_clients_that_both_score_is_marked(
-    tmp_path: Path, shared: tuple[float, float], is_best: bool
+    tmp_path: Path, shared: tuple[float, ...], is_best: bool
 ):
-    """B has client 1, too, with 0.5 under both seeds; on the clients of its own it is better than A."""
+    """B has client 1, too, with 0.5 under all seeds; on the client of its own it is better. Two seeds tell nothing."""
     score, summaries = CLASSIFIER[0], {}
     summary = {"clients/evaluated": 2, "clusters/assigned": 2, "clusters/unobserved": 1}
     for seed, value in enumerate(shared):
