@@ -1,3 +1,4 @@
+import json
 from functools import partial
 from itertools import product
 from math import isnan, nan
@@ -17,7 +18,7 @@ from lit_cfl.early_stopping import StopRule
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR
-from lit_cfl.scores import SetScore
+from lit_cfl.scores import SetScore, read_scores
 from lit_cfl.storage import read_table
 from lit_cfl.tasks import Classification
 from lit_cfl.tasks.named_scores import named_scores
@@ -112,6 +113,7 @@ def test_files_hold_the_score_of_each_client_and_cluster_and_a_run_can_stop_by_i
     assert row["test/mean_f1"] == pytest.approx(sum(one["f1"] for one in clients) / len(clients))
     assert all(one["f1"] is not None for one in read_table(path / "clusters.csv"))
     assert row["test/tuned_f1"] > 0
+    assert [one.name for one in read_scores(json.loads((path / "summary.json").read_text()))] == names
 
 
 def most(outputs: Tensor, labels: Tensor) -> Tensor:
