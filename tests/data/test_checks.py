@@ -77,6 +77,7 @@ def test_division_that_does_not_fit_is_refused(change: Callable[[Division], Any]
         ({"inputs": torch.zeros(60, 2).index_fill(0, ids(7), torch.nan)}, "example 7 | NaN"),
         ({"inputs": torch.zeros(50, 2)}, "inputs | (50, 2) | labels | (60,)"),
         ({"labels": torch.arange(60)}, "example 3 | label 3 | num_labels is 3"),
+        ({"labels": torch.full((60,), -1)}, "example 0 | label -1 | num_labels is 3"),
         ({"labels": torch.arange(60), "num_labels": 0}, "example 1 | label 1 | num_labels is 0"),
         ({"labels": torch.full((60,), torch.nan), "num_labels": 0}, "example 0 | finite label"),
         ({"labels": torch.full((60, 2), 1.5), "num_labels": 0}, "1.5 | row 0, column 0"),
@@ -89,6 +90,7 @@ def test_examples_that_do_not_fit_are_refused(changes: dict[str, Any], quoted: s
 
 
 def test_other_mistakes_of_a_data_module_are_refused():
+    assert_refused(lambda: View(noise=float("inf")), "a noise level is inf | 0 or more")
     assert_refused(lambda: Own({"x": 1}).federated(0), "load | dict | Examples")
     named = Own(pool(labels=torch.arange(60) // 59, label_names=("cat", "dog", "owl")))
     named.allow_unseen_labels = False

@@ -243,6 +243,7 @@ def test_damaged_or_incomplete_file_is_refused(tmp_path: Path, damage: str):
     ("arrays", "words"),
     [
         ({"client": np.zeros(2)}, "client"),
+        ({"z": np.zeros(2)}, "holds x, y, z | leave out all but"),
         ({"x": np.zeros((2, 3))}, "x of float64 (3,) | x of float64 (2,)"),
         ({"y": np.zeros(2)}, "y of floats | y of integers"),
     ],
@@ -260,6 +261,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "vocabulary | 9 | scale | 0.5": {"vocabulary": 9, "x": np.zeros((12, 2), int), "scale": 0.5},
     "x | 'stage', 'start'": {"x": WORDS},
     "x | shape (12,)": {"x": np.zeros(12)},
+    "x | uint64 | integers": {"x": np.full((12, 2), 2**63, np.uint64)},
     "y | 7 | row 8 | 0 to 2 | num_labels": {"y": FAR, "num_labels": 3},
     "y | float64 | num_labels | 3": {"y": np.zeros(12), "num_labels": 3},
     "y | 'low' | num_labels | 0": {"y": ["low", "high"] * 6, "num_labels": 0},
