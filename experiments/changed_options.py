@@ -34,6 +34,7 @@ ADDED: Mapping[str, Any] = {
     "batch_norm": False,
     "augment": None,
     "max_clusters": 10,
+    "time_column": None,
 }
 
 # Options that today's classes no longer have, with their old defaults, by the class or section (`local`, `evaluation`,
