@@ -34,7 +34,7 @@ ADDED: Mapping[str, Any] = {
     "batch_norm": False,
     "augment": None,
     "max_clusters": 10,
-    "time_column": None,
+    **dict.fromkeys(("time", "time_column", "classes", "clusters")),
 }
 
 # Options that today's classes no longer have, with their old defaults, by the class or section (`local`, `evaluation`,
