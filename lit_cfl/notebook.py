@@ -44,4 +44,5 @@ def as_html(of: object, folder: Path, *tables: "DataFrame", text: str = "") -> s
     rows = "\n".join(table.to_html(float_format="{:.4g}".format, **shape) for table in known)
     pictures = [b64encode(file.read_bytes()).decode() for file in sorted((folder / "pictures").glob("*.png"))]
     shown = "".join(f'<img src="data:image/png;base64,{content}" width="500">' for content in pictures)
-    return f"<p>{escape(repr(of))}</p>\n<p>{escape(text)}</p>\n{rows}\n{shown}"
+    lines = "\n".join(f"<p>{escape(line)}</p>" for line in (repr(of), text) if line)
+    return f"{lines}\n{rows}\n{shown}"
