@@ -243,8 +243,10 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGPU]:
         gpu.made_current.append(device)
         return nullcontext()
 
+    def stream(*_: object) -> SimpleNamespace:
+        return SimpleNamespace(wait_stream=lambda other: None)
+
     Graph.made, Graph.gpu = 0, gpu
-    stream = lambda *_: SimpleNamespace(wait_stream=lambda other: None)  # noqa: E731
     parts = {
         "Stream": stream,
         "CUDAGraph": Graph,
