@@ -90,15 +90,10 @@ def read_search(groups: Sequence[Any], words: Sequence[str]) -> SearchFirst:
     return SearchFirst.of(given)
 
 
-def plan_searches(
-    comparison: Comparison, groups: Sequence[Any], words: Sequence[str], open_clusters: Sequence[str]
-) -> Comparison:
-    """Plans and checks the searches of a comparison of own settings. Returns it with its `search`. Raises InputError.
+def plan_searches(comparison: Comparison, groups: Sequence[Any], words: Sequence[str]) -> Comparison:
+    """Plans and checks the searches of a comparison, given as in `read_search`.
 
-    Args:
-        comparison: The comparison.
-        groups, words: See `read_search`.
-        open_clusters: Names of the algorithms whose number of clusters is not given.
+    Returns it with its `search`. Raises InputError.
     """
     search, names, after = read_search(groups, words), comparison.names, max(comparison.seeds) + 1
     seeds = search.seeds or [after]
@@ -114,7 +109,7 @@ def plan_searches(
     if not rates and (rate := _rate_of(comparison.first)) is not None:
         rates = [float(f"{rate * factor:.6g}") for factor in _MULTIPLES]
     spaces = {
-        name: _space(name, one, search.spaces.get(name), rates, name in open_clusters)
+        name: _space(name, one, search.spaces.get(name), rates, name in comparison.open_clusters)
         for name, one in comparison.experiments.items()
     }
     planned = replace(comparison, search=asdict(replace(search, seeds=seeds, rates=rates, spaces=spaces)))

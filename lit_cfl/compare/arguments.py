@@ -227,6 +227,13 @@ class ComparedAlgorithm:
     words: tuple[str, ...] = ()
     code: tuple[str, ...] = ()
 
+    @property
+    def options(self) -> Collection[str]:
+        """The options of the algorithm's class. Raises InputError if there is no such class."""
+        from lit_cfl.algorithms import Algorithm  # takes seconds to import
+
+        return options_of(find_class(self.name, self.section["class_path"], Algorithm))
+
     def given(self, option: str) -> bool:
         """Returns whether the user has set this option."""
         flag = f"--algorithm.{option}"
@@ -269,11 +276,10 @@ def with_options(
     Raises:
         InputError: a name is an option of experiments, or an option can belong to no algorithm or not to a single one.
     """
-    from lit_cfl.algorithms import Algorithm  # take seconds to import
-    from lit_cfl.experiment import Experiment
+    from lit_cfl.experiment import Experiment  # takes seconds to import
 
     heads = options_of(Experiment)
-    known = {one.name: options_of(find_class(one.name, one.section["class_path"], Algorithm)) for one in entries}
+    known = {one.name: one.options for one in entries}
     if taken := [name for name in known if name in heads]:
         raise InputError(f"{taken[0]!r} is an option of experiments; give the algorithm another name, NAME=...")
     own: dict[str, list[str]] = {name: [] for name in known}

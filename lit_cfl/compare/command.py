@@ -54,14 +54,13 @@ def requested_comparison(given: CompareArguments, screen: Screen) -> tuple[Compa
         return _read_resumed(path, given.target), path
     if given.compare_dir is not None:
         require_unused(resolve_directory(given.compare_dir, "--compare_dir"))
-    groups, open_clusters = given.search_groups, list[str]()
-    comparison, notices = plan_comparison(given, None if groups is None else open_clusters)
+    comparison, notices = plan_comparison(given)
     for notice in notices:
         screen.say(f"Note: {notice}.")
-    if groups is not None:
+    if (groups := given.search_groups) is not None:
         from lit_cfl.tune.search_first import plan_searches  # imports Ray and Optuna
 
-        comparison = plan_searches(comparison, groups, given.search or [], open_clusters)
+        comparison = plan_searches(comparison, groups, given.search or [])
     default = default_run_directory(f"{comparison.name}-compare")
     return comparison, resolve_directory(given.compare_dir or str(default), "--compare_dir")
 

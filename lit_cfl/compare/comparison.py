@@ -52,6 +52,7 @@ class Comparison:
         target: Value of the first test score to reach, at costs that are compared; None = a value that all runs reach.
         search: How every algorithm's options are searched before its runs, as plain values; None = they are not.
         searched: Notes on these searches, whose best settings then are the experiments; None = they have not ended.
+        open_clusters: Names of the algorithms whose number of clusters is not given, as the search chooses it.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Comparison:
     target: float | None = None
     search: Mapping[str, Any] | None = None
     searched: Sequence[str] | None = None
+    open_clusters: Sequence[str] = ()
 
     @property
     def names(self) -> list[str]:
@@ -114,29 +116,32 @@ def require_unused(path: Path) -> None:
             raise InputError(f"{path} already holds {what}; choose another --compare_dir{more}")
 
 
-def plan_comparison(given: CompareArguments, open_clusters: list[str] | None = None) -> tuple[Comparison, list[str]]:
-    """Returns the comparison that a command line requests, and notices for the user. Raises InputError.
-
-    Args:
-        given: The command line.
-        open_clusters: Receives the names of algorithms for which no number of clusters is given, as a search chooses
-            it; None = such an algorithm is refused.
-    """
+def plan_comparison(given: CompareArguments) -> tuple[Comparison, list[str]]:
+    """Returns the comparison that a command line requests, and notices for the user. Raises InputError."""
     base = base_config(merge_files(given.files) if given.content is None else given.content)
     base.pop("search", None)
-    own = section(base["algorithm"], "the experiment") if base.get("algorithm") else None
-    entries, rest = with_options(read_entries(given.algorithms, own), given.rest)
+    own = section(base["algorithm"], "the experiment") if base.get("algorithm") else {}
+    entries, rest = with_options(read_entries(given.algorithms, own or None), given.rest)
     if given.seeds:
         base = {option: value for option, value in base.items() if option != "seed"} | {"seeds": given.seeds}
     base["code"] = list(dict.fromkeys([*base["code"], *(folder for entry in entries for folder in entry.code)]))
+    number = (own.get("init_args") or {}).get(_CLUSTERS)
+    without = [entry for entry in entries if _CLUSTERS in entry.options and not entry.given(_CLUSTERS)]
+    if number is not None:
+        words = (f"--algorithm.{_CLUSTERS}", str(number))
+        entries = [replace(one, words=(*one.words, *words)) if one in without else one for one in entries]
     plain = _plain(base, rest, entries[-1].name)
-    notices: list[str] = []
-    built = {entry.name: _experiment(entry, base, rest, plain, notices, open_clusters) for entry in entries}
+    built = {entry.name: _experiment(entry, base, rest, plain) for entry in entries}
+    unset = [] if number is not None else [one.name for one in without if _has_number(built[one.name].algorithm)]
+    if unset and given.search_groups is None:
+        raise InputError(f"{unset[0]}: no number of clusters is given; give it: --{unset[0]}.{_CLUSTERS} 4")
     for name, experiment in built.items():
         if given.num_cpus != 1:
             _require_first_gpu(name, experiment)
     seeds = list(plain.to_dict()["seeds"])
-    return _check_and_plan(Comparison(plain.name, built, seeds, given.target)), notices
+    planned = _check_and_plan(Comparison(plain.name, built, seeds, given.target, open_clusters=unset))
+    noted = [] if number is None else without
+    return planned, [f"{one.name} runs with {_CLUSTERS} {number}, like the file's algorithm" for one in noted]
 
 
 def _plain(base: Mapping[str, Any], rest: Sequence[str], name: str) -> Experiment:
@@ -149,26 +154,14 @@ def _plain(base: Mapping[str, Any], rest: Sequence[str], name: str) -> Experimen
 
 
 def _experiment(
-    entry: ComparedAlgorithm,
-    base: Mapping[str, Any],
-    rest: Sequence[str],
-    plain: Experiment,
-    notices: list[str],
-    open_clusters: list[str] | None,
+    entry: ComparedAlgorithm, base: Mapping[str, Any], rest: Sequence[str], plain: Experiment
 ) -> Experiment:
     """Builds an algorithm's experiment, named after it, with paths that are valid in any folder.
 
     It shares the data of the experiment with FedAvg, so that they are loaded once.
     """
-    config = dict(base) | {"algorithm": dict(entry.section)}
     try:
-        experiment = build(config, [*rest, *entry.words])
-        number = (
-            None if entry.given(_CLUSTERS) else _number_of_clusters(entry, experiment.algorithm, base, open_clusters)
-        )
-        if number is not None:
-            notices.append(f"{entry.name} runs with {_CLUSTERS} {number}, like the file's algorithm")
-            experiment = build(config, [*rest, *entry.words, f"--algorithm.{_CLUSTERS}", str(number)])
+        experiment = build(dict(base) | {"algorithm": dict(entry.section)}, [*rest, *entry.words])
     except InputError as error:
         raise InputError(_about(entry.name, str(error))) from error
     own = {"name": f"{experiment.name}-{entry.name}"}
@@ -208,22 +201,9 @@ def _about(name: str, message: str) -> str:
     return re.sub("^algorithm", name, message) if re.match(r"algorithm\b", message) else f"{name}: {message}"
 
 
-def _number_of_clusters(
-    entry: ComparedAlgorithm, algorithm: Algorithm, base: Mapping[str, Any], open_clusters: list[str] | None
-) -> Any:
-    """Returns the number of clusters in the file; None if there is none, or if the algorithm has no such option.
-
-    Raises:
-        InputError: the file has no number, and the algorithm's default is one, which would make the comparison unfair
-            unless a search chooses the number.
-    """
-    own = section(base["algorithm"], "the file") if base.get("algorithm") else {}
-    number = (own.get("init_args") or {}).get(_CLUSTERS)
-    if number is None and isinstance(getattr(algorithm, _CLUSTERS, None), int):
-        if open_clusters is None:
-            raise InputError(f"no number of clusters is given; give it: --{entry.name}.{_CLUSTERS} 4")
-        open_clusters.append(entry.name)
-    return number if hasattr(algorithm, _CLUSTERS) else None
+def _has_number(algorithm: Algorithm) -> bool:
+    """Whether an algorithm has a number of clusters without being given one, which would make a comparison unfair."""
+    return isinstance(getattr(algorithm, _CLUSTERS, None), int)
 
 
 def _require_first_gpu(name: str, experiment: Experiment) -> None:

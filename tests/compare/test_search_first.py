@@ -116,9 +116,10 @@ def test_every_packaged_space_builds_at_its_corners():
     spaces = yaml.safe_load(search_first._PACKAGED.read_text())
     assert spaces.keys() == classes("algorithms").keys()
     words = ["--config", "fedavg/digits", "--rounds", "12", "--algorithms", *spaces]
-    open_clusters: list[str] = []
-    comparison, _ = plan_comparison(read_arguments(words), open_clusters)
-    assert set(open_clusters) == {name for name, space in spaces.items() if "algorithm.num_clusters" in space}
+    comparison, _ = plan_comparison(read_arguments([*words, "--search"]))
+    assert set(comparison.open_clusters) == {
+        name for name, space in spaces.items() if "algorithm.num_clusters" in space
+    }
     names = [name for name in spaces if spaces[name]]
     some = replace(comparison, experiments={name: comparison.experiments[name] for name in names})
     rates = [0.01, 0.1]
