@@ -64,6 +64,7 @@ def test_a_comparison_in_use_is_refused_and_an_interrupted_one_names_the_command
 
 
 @pytest.mark.ray
+@pytest.mark.nightly
 def test_in_ray_killed_and_resumed_it_is_the_same_to_the_bit(
     whole: Path, output: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -2,6 +2,7 @@
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,13 @@ from lit_cfl.tune.options import parse_study
 
 CONFIGS = catalogue.configs()
 RUNS = [name for name in CONFIGS if not name.startswith("tune/")]
-SHORT = [name for name in RUNS if name.endswith(("digits", "quickstart"))]
-LONG = [pytest.param(name, marks=pytest.mark.nightly) for name in RUNS if name not in SHORT]
+STUDIES = [name for name in CONFIGS if name not in RUNS]
+
+
+def others_by_night(names: list[str]) -> list[Any]:
+    """Leaves the short ones for the day."""
+    by_night = pytest.mark.nightly
+    return [name if name.endswith(("digits", "quickstart")) else pytest.param(name, marks=by_night) for name in names]
 
 
 def test_every_file_of_the_folder_is_found():
@@ -23,7 +29,7 @@ def test_every_file_of_the_folder_is_found():
     assert {path.relative_to(folder) for path in folder.rglob("*.yaml")} == {Path(f"{name}.yaml") for name in CONFIGS}
 
 
-@pytest.mark.parametrize("name", [*SHORT, *LONG])
+@pytest.mark.parametrize("name", others_by_night(RUNS))
 def test_configuration_builds_and_runs_tiny(name: str, tmp_path: Path):
     request = parse_run(["--config", name])
     try:
@@ -38,7 +44,7 @@ def test_configuration_builds_and_runs_tiny(name: str, tmp_path: Path):
     assert (tmp_path / "run" / "summary.json").exists()
 
 
-@pytest.mark.parametrize("name", [name for name in CONFIGS if name not in RUNS])
+@pytest.mark.parametrize("name", others_by_night(STUDIES))
 def test_study_can_be_searched(name: str, tmp_path: Path):
     assert prepare(parse_study(["--config", name]).study, tmp_path).corners
 

@@ -247,7 +247,7 @@ def test_error_of_a_worker_arrives_unchanged(two_workers: Engine, order: Callabl
     assert type(caught.value) is DivergedError
 
 
-@pytest.mark.parametrize("workers", ["one_worker", "two_workers"])
+@pytest.mark.parametrize("workers", [pytest.param("one_worker", marks=pytest.mark.nightly), "two_workers"])
 def test_worker_killed_in_the_middle_of_a_round_changes_nothing(
     workers: str, orders: Path, order: Callable[[str], None], request: pytest.FixtureRequest
 ):
@@ -297,6 +297,7 @@ def test_chunks_become_smaller_for_all_when_a_worker_runs_out_of_memory(
     assert one_worker.plan.rows_mib == 1
 
 
+@pytest.mark.nightly
 def test_losses_gradients_and_scores_are_shared_by_the_workers_and_errors_say_what_was_scored(
     cluster: None, monkeypatch: pytest.MonkeyPatch
 ):

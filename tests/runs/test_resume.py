@@ -190,6 +190,7 @@ def test_edited_configuration_of_several_seeds_is_refused_with_the_name_of_the_o
     for old, new, changes in (
         ("rounds: 2", "rounds: 3", {"rounds": 3}),
         ("seeds:\n- 0\n- 1", "seeds:\n- 0\n- 2", {"seeds": [0, 2]}),
+        ("cohort_size: 5", "cohort_size: 4", {"cohort_size": 4}),
     ):
         before = file.read_text()
         file.write_text(before.replace(old, new))

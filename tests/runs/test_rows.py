@@ -17,10 +17,11 @@ from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.data.shift import ShiftLog
 from lit_cfl.evaluation import Evaluation
 from lit_cfl.local_work import LocalCosts
+from lit_cfl.metric_names import SHIFTS
 from lit_cfl.rounds import Round, Traffic
 from lit_cfl.run_totals import RunTotals, costs_row, members, traffic_row
 from lit_cfl.runs import rows as rows_of_runs
-from lit_cfl.runs.rows import client_rows, cluster_rows, membership_arrays, snapshot
+from lit_cfl.runs.rows import client_rows, cluster_rows, membership_arrays, shift_rows, snapshot
 from lit_cfl.runs.shared_clients import ScoredClients, compare_shared, read_scored
 from lit_cfl.scores import CLASSIFIER, Score
 
@@ -91,6 +92,13 @@ def test_members_are_the_clusters_of_the_clients_that_were_scored(data: Federate
     arrays = membership_arrays({2: kept, 5: kept + 1}, data)
     assert (arrays["rounds"].tolist(), arrays["true_cluster"].tolist()) == ([2, 5], data.true_clusters.tolist())
     assert arrays["cluster"].tolist() == [kept.tolist(), (kept + 1).tolist()]
+
+
+def test_a_client_that_a_shift_changed_has_a_row_in_which_the_unknown_is_empty():
+    moved = ShiftLog("SwapAll", ids(4, 2), ids(0, -1), ids(7, 3), ids(-1, 0), ids(2, -1))
+    rows = [list(row.values()) for row in shift_rows(5, [moved])]
+    assert rows == [[5, "SwapAll", 4, 0, 7, None, 2], [5, "SwapAll", 2, None, 3, 0, None]]
+    assert list(next(shift_rows(5, [moved]))) == list(SHIFTS)
 
 
 def of_clients(n: int) -> Any:

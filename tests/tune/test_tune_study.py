@@ -123,6 +123,7 @@ def test_best_yaml_reproduces_the_trial_exactly(whole: Whole, tmp_path: Path):
     assert summary["val/weighted_accuracy"] == float(best["val/weighted_accuracy"])
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cluster")
 def test_a_killed_study_has_the_trials_of_one_that_nobody_disturbed(whole: Whole, tmp_path: Path):
     folder, study = prepared_folder(tmp_path, 0.3), tmp_path / "study"
