@@ -54,17 +54,27 @@ def test_every_file_row_and_step_of_a_run_counts_rounds_from_1(tmp_path: Path):
     assert [(r.number, r.index) for r in experiment] == [(1, 0), (2, 1), (3, 2), (4, 3)]
 
 
+class Undivided(CFL):
+    """Compares all clients in every round, and divides none of them."""
+
+    def divide(self, similarity: torch.Tensor) -> None:
+        return None
+
+
 def test_the_rounds_that_are_evaluated_and_kept_are_those_of_the_schedule(tmp_path: Path):
-    def kept(every: int, snapshots_every: int) -> tuple[list[int], list[int]]:
+    def kept(every: int, snapshots_every: int) -> tuple[list[int], ...]:
         path = tmp_path / f"{every} {snapshots_every}"
         tracking, evaluation = Tracking(snapshots_every=snapshots_every), EvaluationPlan(every=every)
-        run(digits(algorithm=FedAvg(), rounds=7, tracking=tracking, evaluation=evaluation), path)
+        algorithm = Undivided(eps1=100.0, eps2=1e-9, warmup_rounds=0)
+        run(digits(algorithm=algorithm, cohort_size=12, rounds=7, tracking=tracking, evaluation=evaluation), path)
         with np.load(path / "memberships.npz") as memberships:
-            return rounds_in(path / "metrics.csv"), memberships["rounds"].tolist()
+            rounds = memberships["rounds"].tolist()
+        snapshots = sorted(int(file.stem) for file in path.glob("snapshots/*"))
+        return rounds_in(path / "metrics.csv"), rounds, snapshots
 
-    assert kept(1, 3) == ([1, 2, 3, 4, 5, 6, 7], [1, 4, 7])
-    assert kept(3, 3) == ([3, 6, 7], [3, 6, 7])
-    assert kept(2, 4) == ([2, 4, 6, 7], [2, 6, 7])
+    assert kept(1, 3) == ([1, 2, 3, 4, 5, 6, 7], [1, 4, 7], [1, 4, 7])
+    assert kept(3, 3) == ([3, 6, 7], [3, 6, 7], [1, 4, 7])
+    assert kept(2, 4) == ([2, 4, 6, 7], [2, 6, 7], [1, 5])
 
 
 def experiment(**changes: object) -> Experiment:
