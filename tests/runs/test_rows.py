@@ -106,7 +106,7 @@ def of_clients(n: int) -> Any:
 
 
 def test_snapshot_places_clients_by_their_similarity():
-    angles = torch.tensor([0.0, 0.1, 1.5, 1.6])
+    angles = torch.tensor([0.0, 0.1, 1.5, 1.9])
     matrix = torch.cos(angles[:, None] - angles)
     found = snapshot(of_clients(5), Similarity(ids(4, 1, 0, 2), matrix), ids(3, 0, 1, 1))
     assert (found["clients"].tolist(), found["cluster"].tolist()) == ([4, 1, 0, 2], [3, 0, 1, 1])
@@ -116,6 +116,7 @@ def test_snapshot_places_clients_by_their_similarity():
     # distances are exact, since the angles lie in a plane
     apart = np.linalg.norm(plane[:, None] - plane, axis=2)
     assert apart == pytest.approx(torch.sqrt(2 - 2 * matrix).numpy(), abs=0.01)
+    assert all(axis[abs(axis).argmax()] > 0 for axis in plane.T)
     one = snapshot(of_clients(1), Similarity(torch.arange(1), torch.eye(1)), torch.zeros(1))
     assert one["projection"].shape == (1, 2)
 
@@ -206,8 +207,10 @@ def test_same_clients_need_no_figures_of_their_own():
 
 
 def test_the_worst_tenth_of_twenty_clients_is_two_and_of_an_error_the_largest():
-    found = compare_shared([(clients(**MANY), clients(**MANY, k30=0.0))])
-    assert found.mine["test/worst10_accuracy"] == pytest.approx(0.015)
+    fewer = {name: value for name, value in MANY.items() if name != "k20"}
+    for these, worst in ((MANY, 0.015), (fewer, 0.01)):
+        found = compare_shared([(clients(**these), clients(**these, k30=0.0))])
+        assert found.mine["test/worst10_accuracy"] == pytest.approx(worst)
     mine = replace(clients(k1=0.5, k2=3.0), by_size=False)  # weights other than sizes are not guessed
     found = compare_shared([(mine, clients(k1=1.0, k2=2.0, k3=9.0))], Score("mae", higher_is_better=False))
     assert found.mine == {"test/weighted_mae": None, "test/mean_mae": 1.75, "test/worst10_mae": 3.0}
