@@ -68,8 +68,9 @@ def test_options_of_words_replace_those_of_files():
 def test_all_have_the_same_budget_seeds_and_rates_and_try_every_rate_with_their_own_setting():
     found = studies(planned("--algorithms", "FedAvg", "StoCFL", "--StoCFL.tau", "0.9", "--search.trials", "9"))
     assert [study.limits.trials for study in found.values()] == [4, 9]  # FedAvg has nothing but the rates
-    with pytest.warns(Notice, match="search.trials is 4, but the first trials are those of the 4 learning rates"):
-        planned("--algorithms", "FedAvg", "StoCFL", "--search.trials", "4")
+    with pytest.warns(Notice, match="search.trials is 3, but the first trials are those of the 4 learning rates"):
+        few = studies(planned("--algorithms", "FedAvg", "StoCFL", "--search.trials", "3"))
+    assert [(study.limits.trials, len(study.points or [])) for study in few.values()] == [(3, 2), (3, 2)]
     assert [study.seeds for study in found.values()] == [[2], [2]]  # one above the comparison's
     spaces = [study.space for study in found.values()]
     assert spaces[0] == {RATE: {"choice": [0.01, 0.03, 0.1, 0.3]}}
