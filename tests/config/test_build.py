@@ -79,6 +79,7 @@ def test_seeds_and_baseline_of_a_configured_experiment_and_of_one_made_in_python
 
 def test_a_tiny_experiment_stays_as_tiny_whatever_changes():
     tiny = parse_run([*WORDS, "--tiny"]).experiment
+    assert (tiny.rounds, tiny.local.epochs, tiny.local.batch_size) == (1, 1, 10)  # two steps over 20 examples
     for changed in (tiny.for_seed(0), tiny.for_baseline(), tiny.with_options(tracking={"notes": "x"})):
         assert changed.prepare(0).data.num_clients == 4
         assert changed.rounds == 1

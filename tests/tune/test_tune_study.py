@@ -96,6 +96,9 @@ def test_a_study_ends_with_its_table_and_leaves_no_process(whole: Whole):
     assert (code, left) == (0, []), output
     assert "4 trials: 4 finished" in output
     assert output.count(" finished: val/weighted_accuracy 0.") == 4
+    assert "Best: algorithm.rate" in output
+    best = max(float(row["val/weighted_accuracy"]) for row in rows_of(path))
+    assert f"val/weighted_accuracy of its trial: {best:.4f}" in output
     assert "difference to" in output
     # relative paths in settings name the same files as when they were checked
     assert set((path.parent / "log.txt.folders").read_text().splitlines()) == {str(path.parent)}
