@@ -341,6 +341,7 @@ def _restore_recorder(
     if saved is not None:
         recorder.restore(saved, stored, new_plan=mode == "new_plan")
     recorder.directory.reopen(recorder.prepared.data, saved, recorder.engine.plan)
+    del saved  # a traceback that somebody keeps may keep this frame
     recorder.write_config()
     checkpoint.remove_superseded()
     return recorder
