@@ -52,7 +52,7 @@ class Comparison:
         target: Value of the first test score to reach, at costs that are compared; None = a value that all runs reach.
         search: How every algorithm's options are searched before its runs, as plain values; None = they are not.
         searched: Notes on these searches, whose best settings then are the experiments; None = they have not ended.
-        open_clusters: Names of the algorithms whose number of clusters is not given, as the search chooses it.
+        open_clusters: Names of the algorithms whose number of clusters the search is to choose; not recorded.
     """
 
     name: str
