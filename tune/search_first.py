@@ -12,17 +12,16 @@ from lit_cfl.algorithms.mean_hooks import plain_kind
 from lit_cfl.compare.arguments import SEARCH_TABLE, SEARCHES
 from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.search_table import COLUMNS
-from lit_cfl.config.catalogue import classes
+from lit_cfl.config.catalogue import classes, config_path
 from lit_cfl.config.explain import mistake_in_value
 from lit_cfl.config.files import read_config
 from lit_cfl.config.variants import build
 from lit_cfl.config.words import given_options, split_list
-from lit_cfl.errors import InputError, Notice, join_ids, suggest
+from lit_cfl.errors import InputError, Notice, join_ids, prefix_errors, suggest
 from lit_cfl.experiment import Experiment, PlanOptions
 from lit_cfl.metric_names import Row
 from lit_cfl.progress.screen import Screen
 from lit_cfl.storage.csv_log import write_rows
-from lit_cfl.storage.given_paths import describe_missing
 from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tune.check import PreparedStudy, prepare
 from lit_cfl.tune.cluster import connect_to_ray
@@ -106,8 +105,9 @@ def plan_searches(comparison: Comparison, groups: Sequence[Any], words: Sequence
         near = suggest(unknown[0], names)
         raise InputError(f"search.spaces has {unknown[0]!r}{near}, but the algorithms here are {', '.join(names)}")
     rates = list(map(float, search.rates))
-    if not rates and (rate := _rate_of(comparison.first)) is not None:
-        rates = [float(f"{rate * factor:.6g}") for factor in _MULTIPLES]
+    with suppress(LookupError):  # a task of one's own may have no rate
+        rate = value_of(comparison.first.to_dict(), _RATE)
+        rates = rates or [float(f"{rate * factor:.6g}") for factor in _MULTIPLES]
     spaces = {
         name: _space(name, one, search.spaces.get(name), rates, name in comparison.open_clusters)
         for name, one in comparison.experiments.items()
@@ -120,37 +120,27 @@ def plan_searches(comparison: Comparison, groups: Sequence[Any], words: Sequence
     return planned
 
 
-def _rate_of(experiment: Experiment) -> float | None:
-    with suppress(LookupError):
-        return float(value_of(experiment.to_dict(), _RATE))
-    return None
-
-
 def _space(
     name: str, experiment: Experiment, given: Any, rates: Sequence[float], open_clusters: bool
 ) -> dict[str, Any]:
     """Returns the space of one algorithm: its options with the common learning rates, or `points` alone."""
-    remedy = f"give its space: --search.spaces.{name} FILE"
     if given is None:
         kind = plain_kind(experiment.algorithm)
         if classes("algorithms").get(kind.__name__) is not kind:
-            raise InputError(f"no space is packaged for {name}, whose class {kind.__name__} is your own; {remedy}")
+            own = f"no space is packaged for {name}, whose class {kind.__name__} is your own"
+            raise InputError(f"{own}; give its space: --search.spaces.{name} FILE")
         given = parse_yaml(_PACKAGED.read_text("utf-8"))[kind.__name__]
         given = {option: values for option, values in given.items() if option != _CLUSTERS or open_clusters}
     if isinstance(given, str):
-        if not Path(given).is_file():
-            raise InputError(f"search.spaces.{name}: {describe_missing(Path(given), 'file')}")
-        given = read_config(given)
+        with prefix_errors(f"search.spaces.{name}"):
+            given = read_config(config_path(given))
     if not isinstance(given, Mapping) or "algorithm" in given:
         raise InputError(
             f"search.spaces.{name} is {given!r:.60}; write options and their values, as in a study's space"
         )
     if given.keys() == {"points"}:
         return dict(given)
-    common = {} if _rate_of(experiment) is None else {_RATE: {"choice": list(rates)}}
-    if not given and not common:
-        raise InputError(f"{name} has no option to search, since its task has no {_RATE}; {remedy}")
-    return common | dict(given)
+    return ({_RATE: {"choice": list(rates)}} if rates else {}) | dict(given)
 
 
 def prepare_searches(comparison: Comparison) -> dict[str, PreparedStudy]:
@@ -289,15 +279,11 @@ def _notes(search: SearchFirst, rows: Sequence[Row]) -> list[str]:
     """Describes the searches below the table of the comparison."""
     budget = f"at most {search.trials} trials" if search.minutes is None else f"{search.minutes:g} core minutes"
     seeds = join_ids(search.seeds)
-    notes = [
-        f"Settings: the best of {budget} each, on validation data under other seeds ({seeds}); see {SEARCH_TABLE}."
-    ]
+    notes = [f"Settings: the best of {budget} each, on validation data and other seeds ({seeds}); see {SEARCH_TABLE}."]
     for row in rows:
+        name, rate = row["algorithm"], row.get("rate")
         if row.get("best") is None:
-            notes.append(f"{row['algorithm']} is left out, as no trial of its search has finished: {row['error']}.")
-        elif len(search.rates) > 2 and row["rate"] in (min(search.rates), max(search.rates)):
-            end = "lowest" if row["rate"] == min(search.rates) else "highest"
-            notes.append(
-                f"{row['algorithm']} chose the {end} learning rate, {row['rate']:g}; --search.rates can add others."
-            )
+            notes.append(f"{name} is left out, as no trial of its search has finished: {row['error']}.")
+        elif len(search.rates) > 2 and rate in (min(search.rates), max(search.rates)):
+            notes.append(f"{name} chose a learning rate at an end of the list, {rate:g}; --search.rates adds others.")
     return notes

@@ -9,7 +9,6 @@ from typing import Any
 
 import yaml
 
-from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.compare.arguments import (
     RECORD,
     CompareArguments,
@@ -120,19 +119,21 @@ def plan_comparison(given: CompareArguments) -> tuple[Comparison, list[str]]:
     """Returns the comparison that a command line requests, and notices for the user. Raises InputError."""
     base = base_config(merge_files(given.files) if given.content is None else given.content)
     base.pop("search", None)
-    own = section(base["algorithm"], "the experiment") if base.get("algorithm") else {}
-    entries, rest = with_options(read_entries(given.algorithms, own or None), given.rest)
+    own = section(base["algorithm"], "the experiment") if base.get("algorithm") else None
+    entries, rest = with_options(read_entries(given.algorithms, own), given.rest)
     if given.seeds:
         base = {option: value for option, value in base.items() if option != "seed"} | {"seeds": given.seeds}
     base["code"] = list(dict.fromkeys([*base["code"], *(folder for entry in entries for folder in entry.code)]))
-    number = (own.get("init_args") or {}).get(_CLUSTERS)
+    number = ((own or {}).get("init_args") or {}).get(_CLUSTERS)
     without = [entry for entry in entries if _CLUSTERS in entry.options and not entry.given(_CLUSTERS)]
     if number is not None:
         words = (f"--algorithm.{_CLUSTERS}", str(number))
         entries = [replace(one, words=(*one.words, *words)) if one in without else one for one in entries]
     plain = _plain(base, rest, entries[-1].name)
     built = {entry.name: _experiment(entry, base, rest, plain) for entry in entries}
-    unset = [] if number is not None else [one.name for one in without if _has_number(built[one.name].algorithm)]
+    # a default number, which nobody gave, would make the comparison unfair
+    defaults = {one.name: getattr(built[one.name].algorithm, _CLUSTERS, None) for one in without if number is None}
+    unset = [name for name, default in defaults.items() if isinstance(default, int)]
     if unset and given.search_groups is None:
         raise InputError(f"{unset[0]}: no number of clusters is given; give it: --{unset[0]}.{_CLUSTERS} 4")
     for name, experiment in built.items():
@@ -199,11 +200,6 @@ def _about(name: str, message: str) -> str:
     message = re.sub(r"needs (\w+)(.*); give it under init_args", rf"needs \1\2; give --{name}.\1 VALUE", message)
     message = name_own_training(name, message)
     return re.sub("^algorithm", name, message) if re.match(r"algorithm\b", message) else f"{name}: {message}"
-
-
-def _has_number(algorithm: Algorithm) -> bool:
-    """Whether an algorithm has a number of clusters without being given one, which would make a comparison unfair."""
-    return isinstance(getattr(algorithm, _CLUSTERS, None), int)
 
 
 def _require_first_gpu(name: str, experiment: Experiment) -> None:

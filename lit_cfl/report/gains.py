@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lit_cfl.pictures.colours import line_styles, shorten
 from lit_cfl.pictures.figure import short, thin
 from lit_cfl.pictures.guard import DrawingGuard
-from lit_cfl.pictures.panels import BLACK, Bars, Curve, Panel, Points, Style, plain
+from lit_cfl.pictures.panels import Bars, Panel, Points, plain
 from lit_cfl.pictures.sample import describe_sample, sample
 from lit_cfl.report.blocks import Block, Figure, Section, Table
 from lit_cfl.scores import Score
@@ -18,7 +18,7 @@ from lit_cfl.storage.csv_log import read_frame, read_table
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-_MOST_BARS, _MOST_POINTS = 60, 500  # maximum number of clients shown as bars, and of points of a curve
+_MOST_BARS = 60  # maximum number of clients shown as bars
 _MOST_CLIENTS, _FEWEST = 1500, 60  # maximum number of clients in all scatter plots, and the minimum in each
 _MOST_ROWS = 20  # a longer table is folded
 
@@ -68,23 +68,20 @@ def _figure(name: str, gains: "DataFrame", names: Sequence[str], score: Score) -
         name,
         f"Gains of the clients over {names[0]}",
         rows,
-        f"Left: gains of the clients in test {score.title}, in ascending order; above 0 is better. Right: a point is a "
-        "client; on the line both are equal. Means over the seeds under which both runs score the client."
+        f"Left: gains in test {score.title} in ascending order, of at most {_MOST_BARS} clients; above 0 is better. "
+        "Right: a point is a client; on the line both are equal. Means over the seeds under which both runs score it."
         f"{describe_sample(sum(map(len, drawn.values())), len(gains))}",
         f"Sorted gains, and scatter plots of the scores, one row per algorithm. Gains: {ends}.",
-        styles | {"zero": Style(BLACK, ":", named=False)},
+        styles,
         height=1.7,
     )
 
 
 def _sorted(name: str, gains: "Series", limits: tuple[float, float]) -> Panel:
-    values = sorted(gains)
-    panel = Panel(plain(shorten(name)), "clients", "gain", limits=limits, x_limits=(0, len(values)))
-    if len(values) <= _MOST_BARS:
-        return replace(panel, bars=[Bars(name, list(range(len(values))), 1, values)])
-    kept = thin(len(values), _MOST_POINTS)
-    line = Curve(name, [k + 1 for k in kept], [values[k] for k in kept])
-    return replace(panel, curves=[Curve("zero", [0, len(values)], [0, 0]), line])
+    values, shown = sorted(gains), thin(len(gains), _MOST_BARS)
+    width = len(values) / len(shown)
+    bars = Bars(name, [width * k for k in range(len(shown))], width, [values[k] for k in shown])
+    return Panel(plain(shorten(name)), "clients", "gain", limits=limits, x_limits=(0, len(values)), bars=[bars])
 
 
 def _against(name: str, own: "DataFrame", first: str, score: Score) -> Panel:

@@ -207,15 +207,15 @@ def test_a_client_without_a_gain_does_not_lose_and_one_client_is_counted_in_whol
     assert all(float(tick).is_integer() for tick in axes.get_xticks())
 
 
-def test_many_clients_are_a_sorted_curve_and_a_sample_of_points(compared: Path):
+def test_many_clients_are_sixty_sorted_bars_and_a_sample_of_points(compared: Path):
     gains = ComparisonTables(compared).client_gains
     one = gains[gains["algorithm"] == "IFCA"].iloc[[0] * 2000].assign(gain=[(k * 7) % 2000 - 500 for k in range(2000)])
     one.to_csv(compared / "client_gains.csv", index=False)
     figure = figure_on(page_of(compared), "gains")
     ((left, right),) = figure.rows
-    zero, curve = left.curves
-    assert (list(zero.x), list(zero.y)) == ([0, 2000], [0, 0])
-    assert (curve.x[0], curve.x[-1], curve.y[0], curve.y[-1], len(curve.x)) == (1, 2000, -500, 1499, 500)
-    assert list(curve.y) == sorted(curve.y)
+    (bars,) = left.bars
+    assert (bars.x[0], bars.x[-1] + bars.width, bars.height[0], bars.height[-1]) == (0, 2000, -500, 1499)
+    assert len(bars.height) == 60
+    assert list(bars.height) == sorted(bars.height)
     assert len(right.points[0].x) == 1500
     assert "1,500 of 2,000 clients" in figure.caption

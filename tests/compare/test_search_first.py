@@ -141,7 +141,7 @@ REFUSED = {
     "give others: --search.seeds 2",
     "--search.spaces.StoCLF x.yaml": "search.spaces has 'StoCLF' (did you mean StoCFL?), but the algorithms here "
     "are FedAvg, StoCFL",
-    "--search.spaces.StoCFL none.yaml": "search.spaces.StoCFL: there is no file none.yaml",
+    "--search.spaces.StoCFL none.yaml": "search.spaces.StoCFL: there is no file 'none.yaml'",
     "--search.spaces.StoCFL 3": "search.spaces.StoCFL is 3; write options and their values, as in a study's space",
     "--search.spaces.StoCFL={'algorithm.tua':{'choice':[1]}}": "search of StoCFL: space: task.optimizer.lr = 0.01, "
     "algorithm.tua = 1: algorithm: StoCFL has no option 'tua' (did you mean tau?)",
