@@ -10,6 +10,7 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -76,16 +77,20 @@ def task(orders: Path, tmp_path_factory: pytest.TempPathFactory) -> TaskFactory:
 
     driver = os.getpid()
 
+    def taken(name: str) -> bool:
+        with suppress(FileNotFoundError):
+            (orders / name).unlink()  # only one of the workers that see the file removes it
+            return True
+        return False
+
     class Obedient(Classification):
         def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
             if os.getpid() == driver:
                 return super().losses(batch)
-            if (orders / "die").exists() or (orders / "die once").exists():
+            if (orders / "die").exists() or taken("die once"):
                 (orders / "died").write_text(str(os.getpid()))
-                (orders / "die once").unlink(missing_ok=True)
                 os.kill(os.getpid(), signal.SIGKILL)
-            if (orders / "no memory").exists():
-                (orders / "no memory").unlink()
+            if taken("no memory"):
                 raise torch.OutOfMemoryError("none left")
             return super().losses(batch) + (float("nan") if (orders / "diverge").exists() else 0.0)
 
