@@ -4,6 +4,7 @@ import contextlib
 import io
 import shutil
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,7 @@ from lit_cfl.progress.screen import Screen
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tune import search_first
 from lit_cfl.tune.check import check_study
-from lit_cfl.tune.search_first import read_search
+from lit_cfl.tune.search_first import plan_searches, read_search
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 RATE = "task.optimizer.lr"
@@ -44,9 +45,17 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@cache
+def compared(algorithms: tuple[str, ...], rest: tuple[str, ...]) -> Comparison:
+    """Plans a comparison without its searches, which takes a second."""
+    words = ("--config", "quickstart", "--num_cpus", "1", "--seeds", "0", "1", "--search", "--algorithms", *algorithms)
+    return plan_comparison(read_arguments([*words, *rest]))[0]
+
+
 def planned(*words: str) -> Comparison:
     given = read_arguments([*SMALL[1:], "--seeds", "0", "1", *words])
-    return requested_comparison(given, Screen(quiet=True))[0]
+    comparison = compared(tuple(given.algorithms), tuple(given.rest))
+    return plan_searches(comparison, given.search_groups or [], given.search or [])
 
 
 def studies(comparison: Comparison) -> dict[str, Any]:
@@ -205,13 +214,13 @@ def test_core_minutes_are_spent_by_trials_of_the_mean_cost(monkeypatch: pytest.M
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory, cluster: None) -> tuple[Path, str]:
-    """Searches and compares three algorithms, one of which always fails; returns the directory and the output."""
+    """Searches and compares two algorithms, one of which always fails; returns the directory and the output."""
     path, out = tmp_path_factory.mktemp("searched"), io.StringIO()
     (path / "own_broken.py").write_text(OWN)
     spaces = {"Broken": {"algorithm.weights": {"choice": ["equal"]}}}
     content = {"search": {"trials": 3, "rates": [0.01, 0.1, 0.3], "spaces": spaces}}
     (path / "search.yaml").write_text(yaml.safe_dump(content))
-    names = ("FedAvg", "Broken=own_broken.Fails", "IFCA")
+    names = ("IFCA", "Broken=own_broken.Fails")
     words = ("--config", "search.yaml", "--seeds", "0", "1", "--compare_dir", "c", "--algorithms", *names)
     with contextlib.chdir(path), contextlib.redirect_stdout(out), pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(path))
@@ -222,21 +231,17 @@ def searched(tmp_path_factory: pytest.TempPathFactory, cluster: None) -> tuple[P
 @pytest.mark.ray
 def test_winners_run_with_their_best_settings_on_seeds_that_chose_nothing(searched: tuple[Path, str]):
     path = searched[0]
-    rows = {row["algorithm"]: row for row in read_table(path / "search.csv", text=("trial",))}
-    for name in ("FedAvg", "IFCA"):
-        best, runs = (
-            yaml.safe_load((path / part).read_text()) for part in (f"searches/{name}/best.yaml", f"{name}/config.yaml")
-        )
-        changed = {option for option in runs if runs[option] != best[option]}
-        assert changed == {"name", "seeds", "tracking"}
-        assert {folder.name for folder in (path / name).glob("seed-*")} == {"seed-0", "seed-1"}
-        assert best["seeds"] == [2]
-        trials = read_table(path / f"searches/{name}/trials.csv", text=("trial_id",))
-        assert rows[name]["trials"] == len(trials) == 3
-        scores = {row["trial_id"]: row["val/weighted_accuracy"] for row in trials if row["status"] == "finished"}
-        assert (rows[name]["own"], rows[name]["best"]) == (scores["0000"], max(scores.values()))
-        assert rows[name]["rounds"] == sum(row["rounds"] for row in trials)
-        assert rows[name]["core_seconds"] == pytest.approx(sum(row["seconds"] for row in trials))
+    row = read_table(path / "search.csv", text=("trial",))[0]
+    best, runs = (yaml.safe_load((path / part).read_text()) for part in ("searches/IFCA/best.yaml", "IFCA/config.yaml"))
+    assert {option for option in runs if runs[option] != best[option]} == {"name", "seeds", "tracking"}
+    assert {folder.name for folder in (path / "IFCA").glob("seed-*")} == {"seed-0", "seed-1"}
+    assert best["seeds"] == [2]
+    trials = read_table(path / "searches/IFCA/trials.csv", text=("trial_id",))
+    assert row["trials"] == len(trials) == 3
+    scores = {one["trial_id"]: one["val/weighted_accuracy"] for one in trials if one["status"] == "finished"}
+    assert (row["own"], row["best"]) == (scores["0000"], max(scores.values()))
+    assert row["rounds"] == sum(one["rounds"] for one in trials)
+    assert row["core_seconds"] == pytest.approx(sum(one["seconds"] for one in trials))
     for summary in (path / "searches").rglob("trials/*/summary.json"):
         assert '"seed": 2' in summary.read_text()
 
@@ -246,7 +251,7 @@ def test_an_algorithm_without_a_finished_trial_is_left_out_and_named(searched: t
     path, out = searched
     why = "Broken is left out, as no trial of its search has finished: RuntimeError: own trouble"
     assert why in out
-    assert [row["algorithm"] for row in read_table(path / "results.csv")] == ["FedAvg", "IFCA"]
+    assert [row["algorithm"] for row in read_table(path / "results.csv")] == ["IFCA"]
     broken = read_table(path / "search.csv")[1]
     assert (broken["algorithm"], broken["trials"], broken["failed"], broken["best"]) == ("Broken", 3, 3, None)
 
@@ -255,8 +260,8 @@ def test_an_algorithm_without_a_finished_trial_is_left_out_and_named(searched: t
 def test_the_page_has_the_table_and_each_search(searched: tuple[Path, str]):
     page = page_of(searched[0])
     (section,) = (one for one in page.sections if one.title == "Searches")
-    assert [part.title for part in section.parts] == ["FedAvg", "Broken", "IFCA"]
-    assert [row[0] for row in table_on(page, "Chosen settings")] == ["algorithm", "FedAvg", "Broken", "IFCA"]
+    assert [part.title for part in section.parts] == ["IFCA", "Broken"]
+    assert [row[0] for row in table_on(page, "Chosen settings")] == ["algorithm", "IFCA", "Broken"]
     assert "tune --resume" not in repr(section)  # more trials would not be those that chose
 
 
@@ -269,7 +274,7 @@ def test_a_resume_between_searches_and_runs_gives_the_same_and_trains_no_trial_a
     shutil.copytree(searched[0], "c")
     record = yaml.safe_load(Path("c/compare.yaml").read_text())
     shutil.copytree("c/searches/Broken/trials/0000", "c/Broken", dirs_exist_ok=True)
-    record |= {"searched": None, "algorithms": ["FedAvg", "Broken", "IFCA"]}
+    record |= {"searched": None, "algorithms": ["IFCA", "Broken"]}
     Path("c/compare.yaml").write_text(yaml.safe_dump(record))
     trials = {file: file.stat().st_mtime_ns for file in Path("c/searches").rglob("summary.json")}
     for name in ("results.csv", "search.csv", "runs.csv"):
@@ -287,7 +292,7 @@ def test_a_resume_between_searches_and_runs_gives_the_same_and_trains_no_trial_a
 def test_the_same_through_python(searched: tuple[Path, str], cluster: None):
     search = {"trials": 3, "rates": [0.01, 0.1, 0.3]}
     words = [*SMALL[3:-2]]
-    found = lit_cfl.compare("quickstart", ["FedAvg", "IFCA"], [0, 1], words, compare_dir="p", search=search, num_cpus=1)
+    found = lit_cfl.compare("quickstart", ["IFCA"], [0, 1], words, compare_dir="p", search=search, num_cpus=1)
     same = ["algorithm", "trials", "rounds", "own", "best", "setting"]
     expected = [row for row in read_table(searched[0] / "search.csv", text=("setting",)) if row["best"] is not None]
     assert found.search[same].to_dict("records") == [{name: row[name] for name in same} for row in expected]

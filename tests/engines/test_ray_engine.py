@@ -209,6 +209,7 @@ def test_a_module_that_writes_into_its_parameters_changes_no_stored_model(cluste
         spread.close()
 
 
+@pytest.mark.nightly
 def test_functions_run_on_clients_in_the_workers(two_workers: Engine, task: TaskFactory):
     alone, data, driver = engine_of(task, workers=0), made_data(), os.getpid()
     row, clients = alone.initial(1), ids(3, 0, 2, 4, 1)

@@ -93,7 +93,7 @@ AT_THE_END = ("clients.csv", "memberships.npz", "summary.json", "SHA256SUMS")  #
 
 
 @pytest.mark.parametrize(("name", "damage", "answer"), CELLS)
-@pytest.mark.parametrize("state", ["finished", "killed"])
+@pytest.mark.parametrize("state", ["finished", pytest.param("killed", marks=pytest.mark.nightly)])
 def test_a_damaged_file_is_healed_or_named(
     state: str, name: str, damage: str, answer: str, runs: dict[str, Path], tmp_path: Path
 ):

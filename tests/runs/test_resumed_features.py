@@ -29,7 +29,8 @@ SMALL = """
     --checkpoint.every_seconds 0 --rounds 4 --data.num_clients 12 --cohort_size 5 --local.epochs 1
 """
 QUICK = "--config quickstart --algorithm.pretrain_scale 2 --algorithm.pretrain.length 1 --baseline null"
-STATES = {  # the contract of algorithms states by day that a state survives its file
+FEATURES = {
+    # states of algorithms, of which the contract of algorithms states by day that they survive their file
     "IFCA": "--config ifca/digits --baseline null --algorithm.num_clusters 3",
     "number of clusters found": "--config ifca/digits --baseline null --algorithm.num_clusters auto",
     "StoCFL": "--config stocfl/digits --baseline null",
@@ -40,8 +41,6 @@ STATES = {  # the contract of algorithms states by day that a state survives its
     "layers": "--config layercfl/digits --cohort_size 12 --algorithm.warmup_rounds 1 --algorithm.eps2 0",
     "descriptors of the data": "--config flux/digits --baseline null",
     "merged clients": "--config flhc/digits --baseline null",
-}
-FEATURES = STATES | {
     "FedGroup and a baseline": QUICK.replace("null", "FedAvg"),
     # layers that are shared or kept, and the server's optimizer
     "layers of clients": f"{QUICK} --personal [fc1.bias]",
@@ -63,7 +62,8 @@ FEATURES = STATES | {
 }
 
 
-EVERY_ENDING = ("FedGroup and a baseline", "swapped data")  # others have all but one of the endings by night
+EVERY_ENDING = ("FedGroup and a baseline", "swapped data")  # these have every ending by day
+IN_A_SAVE = ("layers of clients", "server momentum", "rates over rounds", "drift", "early stopping")  # these have one
 
 
 class Feature(Trials):
@@ -136,7 +136,7 @@ def feature_in(folder: Path, name: str) -> Feature:
 
 def cell(name: str, ending: str) -> Any:
     """Returns a cell of the table; those of a feature share its uninterrupted run, so they run in one process."""
-    by_day = name in EVERY_ENDING or (ending == "kill -9 in a save" and name not in STATES)
+    by_day = name in EVERY_ENDING or (ending == "kill -9 in a save" and name in IN_A_SAVE)
     by_night = [] if by_day else [pytest.mark.nightly]
     return pytest.param(name, ending, marks=[pytest.mark.xdist_group(name), *by_night], id=f"{name}-{ending}")
 
