@@ -162,7 +162,10 @@ def _run(words: list[str]) -> int:
         if not words or words[0].startswith("-"):
             parser.parse_args(words or ["--help"])
             return 0
-        return _command(words[0]).run([_with_home(word) for word in words[1:]])
+        if words[0] not in COMMANDS:
+            near = suggest(words[0], COMMANDS, cutoff=0.6)
+            raise InputError(f"there is no command {words[0]!r}{near}. Known commands: {', '.join(COMMANDS)}")
+        return COMMANDS[words[0]].run([_with_home(word) for word in words[1:]])
     except SystemExit as ended:  # a parser has printed its help
         return ended.code if isinstance(ended.code, int) else 0
     except InputError as error:
@@ -198,14 +201,6 @@ def _note_formatter() -> Callable[..., str]:
         return f"Note: {message}.\n" if is_new else ""
 
     return format_warning
-
-
-def _command(name: str) -> Command:
-    if name not in COMMANDS:
-        raise InputError(
-            f"there is no command {name!r}{suggest(name, COMMANDS, cutoff=0.6)}. Known commands: {', '.join(COMMANDS)}"
-        )
-    return COMMANDS[name]
 
 
 def list_catalogue(arguments: Sequence[str]) -> int:

@@ -33,13 +33,10 @@ def run_experiment(arguments: Sequence[str]) -> int:
         screen.say(f"Interrupted; every completed round is saved. Resume with: {again}")
         return 128 + stop.signum
     except SaveError as error:
+        state, remedy = "Nothing was trained yet", "run the same command again"
         if (path / "config.yaml").exists():
-            raise SaveError(
-                f"{error}. The last checkpoint is intact; free some disk space, then resume with: {again}"
-            ) from error
-        raise SaveError(
-            f"{error}. Nothing was trained yet; free some disk space, then run the same command again"
-        ) from error
+            state, remedy = "The last checkpoint is intact", f"resume with: {again}"
+        raise SaveError(f"{error}. {state}; free some disk space, then {remedy}") from error
     screen.close(finished)
     return 0
 

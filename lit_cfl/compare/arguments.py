@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -15,7 +14,6 @@ from lit_cfl.config.files import append_to_path, read_config
 from lit_cfl.config.live_options import find_class, options_of, parts_of
 from lit_cfl.config.words import arrange, given_options, split_list
 from lit_cfl.errors import InputError, LineParser, spell_range, suggest
-from lit_cfl.storage.given_paths import expand_home, require_own_kind, suggest_directory
 
 RECORD = "compare.yaml"  # file in the directory of a comparison
 Section = Mapping[str, Any]  # class_path and init_args of an algorithm
@@ -30,7 +28,7 @@ ALL_COLUMNS = (
 )
 
 _OF_AN_ENTRY = ("server", "shared", "personal")  # options of the experiment that an entry's file may set, too
-_OWN = (*_OF_AN_ENTRY, "local", "task.optimizer")  # options of the experiment that may be given by an algorithm's name
+OWN = (*_OF_AN_ENTRY, "local", "task.optimizer")  # options of the experiment that may be given by an algorithm's name
 _EPILOG = """\
 WHAT is a class (FedAvg; the file's own algorithm keeps the arguments it has there), a packaged configuration
 (ifca/digits) or a YAML file, of which algorithm:, server:, shared: and personal: are taken. Options of one algorithm
@@ -202,15 +200,6 @@ def _require_free(arguments: Sequence[str], rest: Sequence[str]) -> None:
             )
 
 
-def require_comparison(path: str | Path) -> None:
-    """Checks that a directory contains a comparison. Raises InputError."""
-    folder = expand_home(path)
-    if not (folder / RECORD).is_file():
-        require_own_kind(Path(path), "compare")
-        near = suggest_directory(folder, RECORD)
-        raise InputError(f"{path} holds no comparison to resume (no {RECORD}){near}; give the directory of one")
-
-
 @dataclass(frozen=True)
 class ComparedAlgorithm:
     """One algorithm of a comparison.
@@ -317,17 +306,11 @@ def _flag(name: str, option: str, known: Collection[str], heads: Collection[str]
     head = path.partition(".")[0]
     if head in known or head not in heads:
         return f"--algorithm.{path}{joined}{value}"
-    if not any(f"{path}.".startswith(f"{part}.") for part in _OWN):
+    if not any(f"{path}.".startswith(f"{part}.") for part in OWN):
         raise InputError(
             f"--{name}.{path}: {path} is the same for all compared algorithms; give --{path}, without {name}"
         )
     return f"--{path}{joined}{value}"
-
-
-def name_own_training(name: str, message: str) -> str:
-    """Rewrites an option that a message suggests as that of one algorithm: `--IFCA.task.optimizer.lr`."""
-    parts = "|".join(map(re.escape, _OWN))
-    return re.sub(rf"\(did you mean --({parts})\.", rf"(did you mean --{name}.\1.", message)
 
 
 def section(written: Any, where: str) -> Section:

@@ -51,7 +51,11 @@ def requested_comparison(given: CompareArguments, screen: Screen) -> tuple[Compa
     """Returns the comparison described by the arguments, and its directory. Raises InputError."""
     if given.resume is not None:
         path = resolve_directory(given.resume, "--resume")
-        return _read_resumed(path, given.target), path
+        comparison = read_comparison(path)
+        # which target is possible depends on the score of the finished runs
+        for score, *_ in map(read_scores, filter(None, (job.summary for job in comparison.jobs(path)))):
+            require_target(given.target, score)
+        return comparison if given.target is None else replace(comparison, target=given.target), path
     if given.compare_dir is not None:
         require_unused(resolve_directory(given.compare_dir, "--compare_dir"))
     comparison, notices = plan_comparison(given)
@@ -90,14 +94,6 @@ def run_comparison(
             built = comparison.experiments
         results = train(comparison, path, given.num_cpus, screen, check, built)
         return results, write_results(comparison, path, results, given.table)
-
-
-def _read_resumed(path: Path, target: float | None) -> Comparison:
-    """Reads a comparison to resume. Raises InputError if the target does not suit the finished runs' score."""
-    comparison = read_comparison(path)
-    for score, *_ in map(read_scores, filter(None, (job.summary for job in comparison.jobs(path)))):
-        require_target(target, score)
-    return comparison if target is None else replace(comparison, target=target)
 
 
 def _show(screen: Screen, results: Results, path: Path) -> bool:

@@ -10,12 +10,11 @@ from typing import Any
 import yaml
 
 from lit_cfl.compare.arguments import (
+    OWN,
     RECORD,
     CompareArguments,
     ComparedAlgorithm,
-    name_own_training,
     read_entries,
-    require_comparison,
     section,
     with_options,
 )
@@ -34,6 +33,7 @@ from lit_cfl.runs.resume import NOT_SET, differences
 from lit_cfl.scores import Score
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.config_file import as_yaml, stored_config
+from lit_cfl.storage.given_paths import require_own_kind, suggest_directory
 from lit_cfl.storage.yaml_files import parse_yaml
 
 _CLUSTERS = "num_clusters"
@@ -93,8 +93,11 @@ class Comparison:
 
 def read_comparison(path: Path) -> Comparison:
     """Reads the comparison in a directory. Raises InputError if there is none, or its record is damaged."""
-    require_comparison(path)
     file = path / RECORD
+    if not file.is_file():
+        require_own_kind(path, "compare")
+        near = suggest_directory(path, RECORD)
+        raise InputError(f"{path} holds no comparison to resume (no {RECORD}){near}; give the directory of one")
     try:
         record = parse_yaml(file.read_text("utf-8"))
         name, names, seeds, target = (record[key] for key in ("name", "algorithms", "seeds", "target"))
@@ -173,32 +176,28 @@ def _experiment(
 
 
 def training_differences(first: Experiment, other: Experiment) -> list[str]:
-    """Lists the options of training in which an algorithm differs from the first one, as `local.epochs 5 (1)`."""
-    found = _differences(other.to_dict(), first.to_dict(), ("task", "local"))
-    return [f"{option} {value} ({here})" for option, value, here in found]
-
-
-def _differences(one: Mapping[str, Any], other: Mapping[str, Any], parts: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Lists the options of some parts of two configurations that differ: name, value in the first and in the second.
+    """Lists the options of training in which an algorithm differs from the first one, as `local.epochs 5 (1)`.
 
     Two classes are listed by their names alone, without the options that only one of them has.
     """
     found = []
-    for line in differences(*({part: options.get(part) for part in parts} for options in (one, other))):
+    both = (other.to_dict(), first.to_dict())
+    for line in differences(*({part: options.get(part) for part in ("task", "local")} for options in both)):
         its, _, there = line.replace(".init_args.", ".").rpartition(" -> ")
         option, _, value = its.partition(": ")
         if option.endswith(".class_path"):
             mine, theirs = ("null" if name == NOT_SET else name for name in (value, there))
-            found.append((option.removesuffix(".class_path"), mine, theirs))
+            found.append(f"{option.removesuffix('.class_path')} {mine} ({theirs})")
         elif NOT_SET not in (value, there):
-            found.append((option, value, there))
+            found.append(f"{option} {value} ({there})")
     return found
 
 
 def _about(name: str, message: str) -> str:
     """Rewrites an error message of the parser in terms of the options of `lit-cfl compare`."""
     message = re.sub(r"needs (\w+)(.*); give it under init_args", rf"needs \1\2; give --{name}.\1 VALUE", message)
-    message = name_own_training(name, message)
+    parts = "|".join(map(re.escape, OWN))  # these are given by the algorithm's name: --IFCA.task.optimizer.lr
+    message = re.sub(rf"\(did you mean --({parts})\.", rf"(did you mean --{name}.\1.", message)
     return re.sub("^algorithm", name, message) if re.match(r"algorithm\b", message) else f"{name}: {message}"
 
 

@@ -119,11 +119,7 @@ def _instantiate(config: Mapping[str, Any], read: Namespace, kept: Mapping[str, 
 
 @cache
 def option_parser(without: frozenset[str]) -> ArgumentParser:
-    """Returns a parser of an experiment's options.
-
-    Args:
-        without: Options to leave out.
-    """
+    """Returns a parser of an experiment's options, without some of them."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(Experiment, skip={"task", *without})
     if "task" not in without:

@@ -3,7 +3,7 @@
 import os
 import re
 from abc import ABC
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import isabstract, isclass
@@ -46,10 +46,17 @@ class CatalogueEntry:
 
 def entries(kind: str) -> list[CatalogueEntry]:
     """Returns all entries of one of `KINDS`, ordered by name."""
+    texts = {name: path.read_text(encoding="utf-8") for name, path in configs().items()}
     if kind == "configs":
-        texts = {name: path.read_text(encoding="utf-8") for name, path in configs().items()}
         return [CatalogueEntry(name, text.split("\n")[0].removeprefix("#").strip()) for name, text in texts.items()]
-    return list(_classes(kind))
+    found = []
+    for name, one in classes(kind).items():
+        named = re.compile(rf"class_path: (\S+\.)?{name}\b")
+        uses = [config for config, text in texts.items() if named.search(text) and not _OWN_FILE.search(text)]
+        own = [config for config in uses if config.partition("/")[0] == name.lower()]
+        line = (one.__doc__ or "").strip().split("\n")[0]
+        found.append(CatalogueEntry(name, line, getattr(one, "paper", ""), (own or uses or [""])[0]))
+    return found
 
 
 def names(kind: str) -> list[str]:
@@ -69,16 +76,6 @@ def classes(kind: str) -> dict[str, Any]:
     found = {name: one for name, one in sorted(vars(import_module(place)).items()) if isclass(one) and name != base}
     below = {name: one for name, one in found.items() if base in (part.__name__ for part in one.__mro__)}
     return {name: one for name, one in below.items() if not isabstract(one) and ABC not in one.__bases__}
-
-
-def _classes(kind: str) -> Iterator[CatalogueEntry]:
-    texts = {name: path.read_text(encoding="utf-8") for name, path in configs().items()}
-    for name, one in classes(kind).items():
-        named = re.compile(rf"class_path: (\S+\.)?{name}\b")
-        uses = [config for config, text in texts.items() if named.search(text) and not _OWN_FILE.search(text)]
-        own = [config for config in uses if config.partition("/")[0] == name.lower()]
-        line = (one.__doc__ or "").strip().split("\n")[0]
-        yield CatalogueEntry(name, line, getattr(one, "paper", ""), (own or uses or [""])[0])
 
 
 def config_files(arguments: Sequence[str]) -> list[str]:

@@ -13,7 +13,6 @@ from lit_cfl.config.catalogue import config_files
 from lit_cfl.config.own_code import inside
 from lit_cfl.config.words import arrange, given_options
 from lit_cfl.errors import InputError, write_space
-from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.given_paths import expand_home, require_own_kind, resolve_directory, suggest_directory
 from lit_cfl.storage.yaml_files import LOADER
 
@@ -49,8 +48,6 @@ def with_recorded_config(arguments: Sequence[str]) -> tuple[Sequence[str], Path 
             f"{path} holds no run to resume{near}; give its directory, or --config to start one there ({recorded} is "
             "missing)"
         )
-    if recorded.exists():
-        stored_config(recorded.parent)  # refuses a run of another format before its options are read
     if "config" in given:
         return arguments, resumed
     fresh = ["--plan", "null"] if "new_plan" in given else []  # drops the recorded plan
@@ -58,14 +55,11 @@ def with_recorded_config(arguments: Sequence[str]) -> tuple[Sequence[str], Path 
 
 
 def code_folders(arguments: Sequence[str], opened: Path | None = None) -> list[str]:
-    """Lists the folders of the user's own code: recorded folders, those of the YAML files, and the current folder.
+    """Lists the absolute folders of the user's own code: recorded ones, those of YAML files, and the current one.
 
     Args:
         arguments: Arguments of the command; `--config` names files.
         opened: Directory that is opened: its configuration names folders of code, but no code in it is loaded.
-
-    Returns:
-        Absolute folders.
 
     Raises:
         InputError: a file records a relative folder, whose meaning depends on the current folder.

@@ -70,7 +70,7 @@ def options_of(kind: Any, placed: int = 0) -> dict[str, Option]:
 
 def option_names(kind: Any, given: Any, path: str = "") -> Iterator[str]:
     """Yields the dotted names of the options of a class and of the classes and groups that are chosen below it."""
-    known, node = _below(kind, given)
+    known, node = options_below(kind, given)
     for name, option in known.items():
         yield f"{path}{name}"
         yield from option_names(option.kind, node.get(name) if isinstance(node, Mapping) else None, f"{path}{name}.")
@@ -90,12 +90,7 @@ def guess_option(option: str, names: Sequence[str]) -> str | None:
     return next(iter([*near, *longer]), None)
 
 
-def options_below(kind: Any, given: Any) -> dict[str, Option]:
-    """Returns the options of the class or group that is chosen for an option."""
-    return _below(kind, given)[0]
-
-
-def _below(kind: Any, given: Any) -> tuple[dict[str, Option], Any]:
+def options_below(kind: Any, given: Any) -> tuple[dict[str, Option], Any]:
     """Returns the options of the class or group that is chosen for an option, and their values."""
     for one in members(kind):
         base, placed = base_of(one)
@@ -117,7 +112,7 @@ def option_at(root: type, given: Any, path: str) -> Option | None:
         found = known.get(part)
         if found is None:
             return None
-        known, given = _below(found.kind, given.get(part) if isinstance(given, Mapping) else None)
+        known, given = options_below(found.kind, given.get(part) if isinstance(given, Mapping) else None)
     return found
 
 

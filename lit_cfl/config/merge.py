@@ -106,7 +106,7 @@ def _with_class(before: dict[str, Any], name: str, option: Option | None) -> dic
     known: Mapping[str, Option] | None = None
     arguments = before
     if "class_path" in before:
-        arguments, known = before.get("init_args") or {}, options_below(getattr(option, "kind", None), name)
+        arguments, known = before.get("init_args") or {}, options_below(getattr(option, "kind", None), name)[0]
     kept = {
         key: value
         for key, value in arguments.items()

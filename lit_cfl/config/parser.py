@@ -129,7 +129,8 @@ def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run", opened: Path 
         InputError: a word or a value cannot be used.
     """
     arguments, resumed = with_recorded_config(arguments)
-    if resumed is not None and (resumed / "config.yaml").is_file():
+    if resumed is not None and (resumed / "config.yaml").exists():
+        # `stored_config` refuses a run of another format before its options are read
         announce_own_code(resumed, [stored_config(resumed)], code_folders(arguments, resumed))
     with no_code_from(opened or resumed):
         code = append_to_path(arguments, opened or resumed)

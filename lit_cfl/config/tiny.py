@@ -3,7 +3,7 @@
 import warnings
 from dataclasses import fields, replace
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ def shrink(experiment: E) -> E:
     """Shrinks an experiment to 4 clients (more for more clusters), 20 samples each, 2 steps and 1 round."""
     asked = [getattr(algorithm, "num_clusters", 0) for algorithm in (experiment.algorithm, experiment.baseline)]
     numbers = [number for number in asked if isinstance(number, int)]  # `auto` adapts to the number of clients
+    scored = experiment.evaluation.clients
     data = experiment.data  # the experiment may be a changed copy of one that was shrunk already
     changes = dict[str, Any](
         data=data if isinstance(data, _FirstClients) else _FirstClients(data, max([_CLIENTS, *numbers])),
@@ -34,7 +35,7 @@ def shrink(experiment: E) -> E:
         cohort_size=min(_CLIENTS, experiment.cohort_size),
         evaluation=replace(
             experiment.evaluation,
-            clients=_at_most(experiment.evaluation.clients),
+            clients=scored if isinstance(scored, str) else min(_CLIENTS, scored),
             fine_tune=experiment.evaluation.fine_tune and _BUDGET,
         ),
         local=replace(experiment.local, epochs=1, batch_size=_SAMPLES // _STEPS),
@@ -43,10 +44,6 @@ def shrink(experiment: E) -> E:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Notice)  # advice about a tiny run would be wrong for the experiment itself
         return replace(experiment, **changes)
-
-
-def _at_most(clients: Literal["assigned", "all"] | int) -> Literal["assigned", "all"] | int:
-    return clients if isinstance(clients, str) else min(_CLIENTS, clients)
 
 
 def _shorter(algorithm: Algorithm) -> Algorithm:
