@@ -150,16 +150,13 @@ class HFDataset(PooledDataModule):
         inputs, labels = torch.from_numpy(arrays["inputs"]), torch.from_numpy(arrays["labels"])
         vocabulary, words = int(arrays["vocabulary"]), str(arrays["words"])
         names = tuple(arrays["label_names"].tolist())
-        of_columns = () if vocabulary else self._input_names(inputs)
+        # one column of lists gives no names
+        of_columns = tuple(self.inputs) if not vocabulary and inputs.shape[1:] == (len(self.inputs),) else ()
         examples = Examples(
             inputs, labels, num_labels, vocabulary=vocabulary, words=words, label_names=names, input_names=of_columns
         )
         warn_of_large_inputs(examples)
         return pool_of(examples, arrays)
-
-    def _input_names(self, inputs: torch.Tensor) -> tuple[str, ...]:
-        """Returns the names of the input columns; empty if the inputs were read from one column of lists."""
-        return tuple(self.inputs) if inputs.ndim == 2 and inputs.shape[1] == len(self.inputs) else ()
 
     def _read(self, source: Source) -> Arrays:
         """Reads all columns, in the order of time if there is a column of times."""
@@ -172,7 +169,7 @@ class HFDataset(PooledDataModule):
                 f"data.time_column and the split {splits[1]!r} both say which examples are for testing; leave out the "
                 f"column, or set data.splits to [{splits[0]}]"
             )
-        words = source.join_splits([self.time_column], splits)[self.time_column]
+        words = source.table([self.time_column], splits)[self.time_column]
         order = np.argsort(times_of(words, f"time column {self.time_column!r}"), kind="stable")
         return arrays | {
             name: arrays[name][order] for name in ("images", "inputs", "labels", "owner") if name in arrays
@@ -195,8 +192,16 @@ class HFDataset(PooledDataModule):
             decoded = decode(encoded, count, options.mode, options.size, options.pad, options.background)
             return arrays | {"images": decoded}
         if kind == "text":
-            texts = source.join_splits(self.inputs, splits)[self.inputs[0]]
-            return arrays | token_ids(texts, int(arrays["num_train"]), self.text, f"column {self.inputs[0]}")
+            texts = source.table(self.inputs, splits)[self.inputs[0]]
+            if None in texts:
+                raise InputError(
+                    f"column {self.inputs[0]} holds no text in row {texts.index(None)} (from 0); fix the data or drop "
+                    "the row"
+                )
+            # the training part, which comes first, alone determines the vocabulary
+            vocabulary = Vocabulary.of(texts[: int(arrays["num_train"])], self.text.max_words)
+            tokens = vocabulary.encode(texts, self.text.length, self.text.padding)
+            return arrays | vocabulary.arrays | {"inputs": tokens}
         parts = [[source.array(split, column) for split in splits] for column in self.inputs]
         numbers = matrix(parts, f"column {', '.join(self.inputs)}")
         images = pixels_in(numbers) if self.kind is None else None
@@ -205,7 +210,7 @@ class HFDataset(PooledDataModule):
     def _read_labels_and_clients(self, source: Source, splits: Sequence[str]) -> Arrays:
         """Reads all columns but the inputs; the vocabulary is that of inputs without words."""
         columns = [column for column in (self.label_column, self.client_column) if column is not None]
-        table = source.join_splits(columns, splits) if columns else {}
+        table = source.table(columns, splits) if columns else {}
         read: tuple[np.ndarray, int, tuple[str, ...]] = np.zeros(sum(map(source.size, splits)), np.int64), 0, ()
         if self.label_column is not None:
             read = self._labels(source, self.label_column, table[self.label_column])
@@ -252,23 +257,3 @@ def _count_classes(names: Sequence[str]) -> str:
     """Counts classes, with the names of the first three."""
     listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     return f"{len(names)} {'class' if len(names) == 1 else 'classes'} ({listed})"
-
-
-def token_ids(texts: Sequence[str | None], num_train: int, options: TextOptions, what: str) -> Arrays:
-    """Converts texts to token ids.
-
-    Args:
-        texts: Texts, those of the training part first.
-        num_train: Size of the training part, which alone determines the vocabulary.
-        options: Length, padding and size of the vocabulary.
-        what: Name of the column, for errors.
-
-    Returns:
-        `inputs` int32 `[N, length]` (0 = padding, 1 = unknown), and `Vocabulary.arrays`.
-    """
-    known = [text for text in texts if text is not None]
-    if len(known) < len(texts):
-        raise InputError(f"{what} holds no text in row {texts.index(None)} (from 0); fix the data or drop the row")
-    vocabulary = Vocabulary.of(known[:num_train], options.max_words)
-    tokens = vocabulary.encode(known, options.length, options.padding)
-    return vocabulary.arrays | {"inputs": tokens}

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_cfl.data import ClientIndex, Division, Examples, View
+from lit_cfl.data import ClientIndex, Division, Examples
 from lit_cfl.datamodules.federated import FederatedDataModule
 from lit_cfl.datamodules.pooled import join_divisions
 from lit_cfl.datamodules.skew import skew_name
@@ -47,16 +47,15 @@ class Hybrid(FederatedDataModule):
         self.commit = ", ".join(part.commit for part in self.parts if part.commit) or None
         inputs, labels = torch.cat([pool.inputs for pool in pools]), torch.cat([pool.labels for pool in pools])
         names = pools[0].label_names if len({pool.label_names for pool in pools}) == 1 else ()
-        return replace(pools[0], inputs=inputs, labels=labels, views=_union(pools), label_names=names)
+        views = tuple(dict.fromkeys(view for pool in pools for view in pool.views))
+        return replace(pools[0], inputs=inputs, labels=labels, views=views, label_names=names)
 
     def divide(self, examples: Examples, rng: np.random.Generator) -> Division:
         pools = [part.examples for part in self.parts]
-        views, divisions, before = _union(pools), [], 0
+        divisions, before = [], 0
         for part, pool, own_rng in zip(self.parts, pools, rng.spawn(len(pools)), strict=True):
             division = part.divide(pool, own_rng)
-            train, test = (
-                _renumber(index, pool, before, views, len(examples)) for index in (division.train, division.test)
-            )
+            train, test = (_renumber(index, pool, before, examples) for index in (division.train, division.test))
             divisions.append(replace(division, train=train, test=test))
             before += len(pool)
         kinds = [division.skew for division in divisions]
@@ -80,21 +79,16 @@ def number_clusters(clusters: Sequence[Tensor]) -> Tensor:
     return torch.cat(numbers)
 
 
-def _renumber(index: ClientIndex, pool: Examples, before: int, views: Sequence[View], num_examples: int) -> ClientIndex:
+def _renumber(index: ClientIndex, pool: Examples, before: int, whole: Examples) -> ClientIndex:
     """Converts a part's indices to those of the joint pool.
 
     Args:
         pool: Examples of the part, preceded by `before` others.
-        views: Views of the whole.
-        num_examples: Number of examples of the whole.
+        whole: Examples of the whole.
     """
-    places = torch.tensor([views.index(view) for view in pool.views])
+    places = torch.tensor([whole.views.index(view) for view in pool.views])
     view, example = index.values // len(pool), index.values % len(pool)
-    return replace(index, values=places[view] * num_examples + before + example)
-
-
-def _union(pools: Sequence[Examples]) -> tuple[View, ...]:
-    return tuple(dict.fromkeys(view for pool in pools for view in pool.views))
+    return replace(index, values=places[view] * len(whole) + before + example)
 
 
 def _require_no_options(part: FederatedDataModule, where: str) -> None:

@@ -84,7 +84,7 @@ class ImageSet(PooledDataModule, ABC):
     def _read(self, source: Source) -> Arrays:
         splits = [split for split in ("train", "test") if split == "train" or source.has(split)]
         columns = [self.label_column, *([self.client_column] if self.client_column else [])]
-        table = source.join_splits(columns, splits)
+        table = source.table(columns, splits)
         raw, words = labels_of(table[self.label_column], f"label column {self.label_column!r}")
         names = words or source.label_names(self.label_column)
         labels = self.relabel(raw, names)

@@ -72,7 +72,9 @@ class SyntheticMixture(FederatedDataModule):
         if not 0 < alpha < float("inf"):
             raise InputError(f"alpha is {alpha}; give a number above 0")
         self.dimensions, self.noise = dimensions, noise
-        sizes, weights, models, self._rngs = _streams(population_seed)
+        root = np.random.SeedSequence(derive(population_seed, "synthetic mixture"))
+        sizes, weights, models = (np.random.default_rng(one) for one in root.spawn(3))
+        self._rngs = root.spawn(3)  # seeds for the generators of inputs, components and noise
         drawn = log_normal_sizes(num_clients, mean_log_size, log_size_deviation, min_size, sizes)
         self.train_sizes = torch.from_numpy(drawn.clip(max=max_size))
         self.test_size = test_size
@@ -92,10 +94,3 @@ class SyntheticMixture(FederatedDataModule):
         whole = ClientIndex.from_sizes(torch.arange(len(examples)), self.train_sizes + self.test_size)
         train, test = whole.first(self.train_sizes), whole.after(self.train_sizes)
         return Division(train.pack(), test.pack(), torch.full_like(self.train_sizes, -1), "other")
-
-
-def _streams(seed: int) -> tuple[Any, ...]:
-    """Makes generators for sizes, weights and models, and seeds for the generators of inputs, components and noise."""
-    root = np.random.SeedSequence(derive(seed, "synthetic mixture"))
-    first = [np.random.default_rng(one) for one in root.spawn(3)]
-    return (*first, root.spawn(3))

@@ -76,7 +76,7 @@ class Sent140(PooledDataModule):
         return pool_of(Examples(tokens, labels, 2, embeddings=vectors, vocabulary=vocabulary, words=words), arrays)
 
     def _read(self, source: Source, embeddings: Path | None) -> Arrays:
-        table = source.table("train", ["text", "user", "sentiment"])
+        table = source.table(["text", "user", "sentiment"], ["train"])
         polarity = labels_of(table["sentiment"], "label column 'sentiment'")[0]
         if len(wrong := np.flatnonzero(~np.isin(polarity, [NEGATIVE, NEUTRAL, POSITIVE]))):
             raise InputError(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["image", "text", "numbers"]
 _TABLES = (".csv", ".json", ".jsonl", ".parquet")
+_FROM_TEXT = ("csv", "imagefolder")  # readers of text, in which a number can be written in several ways
 _METADATA = "write {}/metadata.csv with a line for each image and the columns file_name, label and user"
 _HUB_ID = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
 
@@ -140,22 +141,23 @@ class Source:
     @property
     def is_text(self) -> bool:
         """True if columns were read from text: those of `names` are then as they are written."""
-        return _is_text(self._splits)
+        return _builder(self._splits) in _FROM_TEXT
 
     @property
     def is_image_folder(self) -> bool:
         """True if the images are files of a folder, with or without `metadata.csv`."""
         return _builder(self._splits) == "imagefolder"
 
-    def table(self, split: str, columns: Sequence[str]) -> dict[str, list[Any]]:
-        """Reads columns of a split as Python values, class labels as numbers.
+    def table(self, columns: Sequence[str], splits: Sequence[str]) -> dict[str, list[Any]]:
+        """Reads columns of splits as Python values, class labels as numbers, and joins the splits in order.
 
         Raises:
             InputError: there is no such split or column (the error lists the existing ones), or loading fails.
         """
         self._features(columns)
-        table = self._split(split).select_columns(list(dict.fromkeys(columns))).with_format("arrow")[:]
-        return {column: table[column].to_pylist() for column in columns}
+        parts = [self._split(split).select_columns(list(dict.fromkeys(columns))) for split in splits]
+        tables = [part.with_format("arrow")[:] for part in parts]
+        return {column: [value for table in tables for value in table[column].to_pylist()] for column in columns}
 
     def images(self, column: str, splits: Sequence[str], rows: np.ndarray | None = None) -> Iterator[bytes | None]:
         """Yields the encoded images of several splits in order, with a thousand in memory at a time.
@@ -186,11 +188,6 @@ class Source:
         self._features([column])
         return np.asarray(self._split(split).with_format("numpy")[column][:])
 
-    def join_splits(self, columns: Sequence[str], splits: Sequence[str]) -> dict[str, list[Any]]:
-        """Reads columns of several splits, and joins the splits in order."""
-        tables = [self.table(split, columns) for split in splits]
-        return {column: [value for table in tables for value in table[column]] for column in columns}
-
     def size(self, split: str) -> int:
         """Counts the rows of a split."""
         return len(self._split(split))
@@ -205,7 +202,7 @@ class Source:
         splits = load(*options)
         features = next(iter(splits.values())).features
         read = {name: features[name] for name in self.names if isinstance(features.get(name), datasets.Value)}
-        if _is_text(splits) and any(feature.dtype != "string" for feature in read.values()):
+        if _builder(splits) in _FROM_TEXT and any(feature.dtype != "string" for feature in read.values()):
             text = {name: datasets.Value("string") for name in read}
             return load(*options, datasets.Features({**features, **text}))
         return splits
@@ -224,11 +221,6 @@ class Source:
                 more = f"; {_METADATA.format(self.name)}" if self.is_image_folder else ""
                 raise InputError(f"{self.name} has no column {column!r}{hint}; it has {', '.join(features)}{more}")
         return features
-
-
-def _is_text(splits: "DatasetDict") -> bool:
-    """Returns whether the columns were read from text, in which a number can be written in several ways."""
-    return _builder(splits) in ("csv", "imagefolder")
 
 
 def _builder(splits: "DatasetDict") -> str:

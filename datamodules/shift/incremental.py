@@ -60,7 +60,10 @@ class Incremental(Shift):
             train=data.train.replace_lists(clients, whole.first(sizes)),
             withheld=withheld.replace_lists(clients, whole.after(sizes)),
         )
-        return released, _moves(data, released, clients)
+        more = (released.num_examples - data.num_examples)[clients].abs()
+        clients, more = clients[more > 0], more[more > 0]  # the log leaves out clients whose data did not change
+        clusters = data.true_clusters[clients]
+        return released, ShiftLog("incremental", clients, torch.full_like(clients, -1), more, clusters, clusters)
 
     def count_released(self, number: int, present: Tensor, whole: Tensor) -> Tensor:
         """Counts the examples that each client has after a release, int64 `[n]`.
@@ -83,11 +86,3 @@ def share_of(share: float, sizes: Tensor) -> Tensor:
     """
     numerator, denominator = Fraction(share).limit_denominator(1_000_000_000).as_integer_ratio()
     return (sizes * numerator + denominator - 1) // denominator
-
-
-def _moves(before: FederatedData, after: FederatedData, clients: Tensor) -> ShiftLog:
-    """Makes the log of the clients whose number of training examples changed."""
-    more = (after.num_examples - before.num_examples)[clients].abs()
-    clients, more = clients[more > 0], more[more > 0]
-    clusters = after.true_clusters[clients]
-    return ShiftLog("incremental", clients, torch.full_like(clients, -1), more, clusters, clusters)

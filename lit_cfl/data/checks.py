@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -158,8 +157,8 @@ def require_division(division: object, examples: Examples, who: str) -> None:
         _require_parts(division)
     train, test = (_check_lists(getattr(division, name), examples, f"{who}: {name}") for name in ("train", "test"))
     for name, lists in {"train": train, "test": test}.items():
-        _warn_of_repeats(lists, len(examples) * len(examples.views), f"{who}: {name}")
-    _warn_of_overlap(division.train, test, len(examples), who)
+        _warn_of_repeats(*lists, len(examples) * len(examples.views), f"{who}: {name}")
+    _warn_of_overlap(division.train, *test, len(examples), who)
 
 
 def _require_parts(division: Division) -> None:
@@ -180,18 +179,6 @@ def _require_parts(division: Division) -> None:
         raise InputError(f"names has {len(division.names)} names for {clients} clients; give one for each, or none")
     if division.skew not in ("feature", "label", "other"):
         raise InputError(f"skew is {division.skew!r}; give feature, label or other")
-
-
-@dataclass(frozen=True, eq=False)
-class _Lists:
-    """The distinct lists of all clients: shared lists occur once; `which` is the list of each client, `[clients]`."""
-
-    index: ClientIndex
-    which: Tensor
-
-    def clients_of(self, lists: Tensor) -> list[int]:
-        """Finds the ids of the clients that have any of these lists, ascending."""
-        return torch.isin(self.which, lists).nonzero().flatten().tolist()
 
 
 def require_shifted(before: FederatedData, data: FederatedData, clients: Tensor, who: str) -> None:
@@ -216,8 +203,10 @@ def require_shifted(before: FederatedData, data: FederatedData, clients: Tensor,
         _check_lists(one.select(clients), data.examples, f"{who}: {name}", clients)
 
 
-def _check_lists(index: ClientIndex, examples: Examples, what: str, ids: Tensor | None = None) -> _Lists:
-    """Checks the lists of an index and returns the distinct ones.
+def _check_lists(
+    index: ClientIndex, examples: Examples, what: str, ids: Tensor | None = None
+) -> tuple[ClientIndex, Tensor]:
+    """Checks the lists of an index and returns the distinct ones, and the list of each client `[clients]`.
 
     Args:
         ids: Ids of the clients; None = 0, 1, ...
@@ -233,48 +222,54 @@ def _check_lists(index: ClientIndex, examples: Examples, what: str, ids: Tensor 
         raise InputError(
             f"{what} has lists that reach beyond its {len(index.values)} values; build it with ClientIndex.from_lists"
         )
-    most, lists = len(examples) * len(examples.views), _Lists(*index.distinct())
-    entries = lists.index.entries
+    most, (lists, which) = len(examples) * len(examples.views), index.distinct()
+    entries = lists.entries
     wrong = (entries < 0) | (entries >= most)
     if wrong.any():
         place = int(wrong.int().argmax())
         views = "" if len(examples.views) == 1 else f" ({len(examples)} examples under {len(examples.views)} views)"
-        client = lists.clients_of(lists.index.owners[place])[0]
+        client = int((which == lists.owners[place]).int().argmax())
         client = client if ids is None else int(ids[client])
         raise InputError(
             f"{what}: client {client} has the example {int(entries[place])}, but examples are 0 to {most - 1}{views}"
         )
-    return lists
+    return lists, which
 
 
-def _warn_of_repeats(lists: _Lists, most: int, what: str) -> None:
+def _warn_of_repeats(index: ClientIndex, which: Tensor, most: int, what: str) -> None:
     """Warns of clients that have an example more than once.
 
     Args:
+        index: Distinct lists; shared lists occur once.
+        which: List of each client, `[clients]`.
         most: Upper bound of the indices.
     """
-    entries = lists.index.entries
+    entries = index.entries
     if not len(entries) or int(torch.bincount(entries).max()) == 1:
         return  # no example occurs twice, so there is no need to sort
-    keys = np.sort((lists.index.owners * most + entries).numpy())
+    keys = np.sort((index.owners * most + entries).numpy())
     twice = torch.from_numpy(keys[1:][keys[1:] == keys[:-1]])
     if not len(twice):
         return
-    _note_clients(
-        what, lists.clients_of(twice // most), "with repeated examples, and each repeat counts", int(twice[0]) % most
-    )
+    clients = torch.isin(which, twice // most).nonzero().flatten().tolist()
+    _note_clients(what, clients, "with repeated examples, and each repeat counts", int(twice[0]) % most)
 
 
-def _warn_of_overlap(train: ClientIndex, test: _Lists, num_examples: int, who: str) -> None:
-    """Warns of clients that are tested on an example on which they train, under any view."""
-    trained, tested = train.entries % num_examples, test.index.entries % num_examples
+def _warn_of_overlap(train: ClientIndex, test: ClientIndex, which: Tensor, num_examples: int, who: str) -> None:
+    """Warns of clients that are tested on an example on which they train, under any view.
+
+    Args:
+        test: Distinct test lists; shared lists occur once.
+        which: Test list of each client, `[clients]`.
+    """
+    trained, tested = train.entries % num_examples, test.entries % num_examples
     seen = torch.zeros(num_examples, dtype=torch.bool)
     seen[tested] = True
     asked = seen[trained].nonzero().flatten()
     if not len(asked):
         return
     owners = train.owners[asked]
-    both = torch.isin(test.which[owners] * num_examples + trained[asked], test.index.owners * num_examples + tested)
+    both = torch.isin(which[owners] * num_examples + trained[asked], test.owners * num_examples + tested)
     if not both.any():
         return
     clients = owners[both].unique().tolist()

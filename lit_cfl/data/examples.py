@@ -24,10 +24,6 @@ from lit_cfl.notebook import short_repr
 LabelKind = Literal["classes", "multi-label", "numbers", "none"]
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and isfinite(value)
-
-
 @dataclass(frozen=True)
 class View:
     """The transformation under which a client sees an example.
@@ -66,7 +62,7 @@ class View:
         numbers: list[tuple[str, Any]] = [("a rotation", self.angle), ("a noise level", self.noise), *factors]
         for what, value in [*numbers, ("a blur", self.blur), ("a brightness", self.brightness)]:
             least, wanted = (-inf, "a number") if what == "a rotation" else (0, "0 or more")
-            if not _is_number(value) or value < least:
+            if not (isinstance(value, Real) and isfinite(value)) or value < least:
                 raise InputError(f"{what} is {value!r}; give {wanted}")
 
     def then(self, other: "View") -> "View":

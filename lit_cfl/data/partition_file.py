@@ -55,7 +55,9 @@ def load_partition(path: Path, examples: Examples) -> FederatedData:
         InputError: the file does not exist, is damaged, or was made for other data.
     """
     try:
-        arrays = _read(path)
+        lists = [TRUTH if name == _LISTED_TRUTH else name for name in LIST_ARRAYS]
+        arrays = read_npz(path, ("about", "names", "newcomers", *lists), ("about", TRUTH), no_others=True)
+        arrays[_LISTED_TRUTH] = arrays.pop(TRUTH)
         about = json.loads(str(arrays.pop("about")))
         _require_made_for(path, about, examples)
         data = _build_data(arrays, about, examples)
@@ -79,12 +81,6 @@ def read_about(path: Path) -> dict[str, Any]:
     """
     about: dict[str, Any] = json.loads(str(read_npz(path, ("about",), required=("about",))["about"]))
     return about
-
-
-def _read(path: Path) -> dict[str, np.ndarray]:
-    lists = [TRUTH if name == _LISTED_TRUTH else name for name in LIST_ARRAYS]
-    arrays = read_npz(path, ("about", "names", "newcomers", *lists), ("about", TRUTH), no_others=True)
-    return arrays | {_LISTED_TRUTH: arrays.pop(TRUTH)}
 
 
 def _require_made_for(path: Path, about: Mapping[str, Any], examples: Examples) -> None:

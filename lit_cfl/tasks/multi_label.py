@@ -1,6 +1,7 @@
 """Classification with several labels per example: the LightningModule of clients whose labels are `[N, L]`."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from math import nan
 
 import torch
@@ -44,14 +45,10 @@ def f1_of_label(label: int, outputs: Tensor, labels: Tensor) -> float:
     return float(binary_f1_score(predicted.int(), has.int(), validate_args=False))
 
 
-def auroc_of_labels(outputs: Tensor, labels: Tensor) -> float:
-    """Computes the mean of `auroc_of_label` over the labels with a defined value; nan if there are none."""
-    return _mean_of_defined([auroc_of_label(k, outputs, labels) for k in range(labels.shape[1])])
-
-
-def f1_of_labels(outputs: Tensor, labels: Tensor) -> float:
-    """Computes the mean of `f1_of_label` over the labels with a defined value; nan if there are none."""
-    return _mean_of_defined([f1_of_label(k, outputs, labels) for k in range(labels.shape[1])])
+def mean_over_labels(of_label: Callable[[int, Tensor, Tensor], float], outputs: Tensor, labels: Tensor) -> float:
+    """Computes the mean of a score of one label over the labels with a defined value; nan if there are none."""
+    values = [of_label(k, outputs, labels) for k in range(labels.shape[1])]
+    return float(torch.tensor(values, dtype=torch.float64).nanmean())
 
 
 def _column(labels: Tensor, label: int, score: str) -> Tensor:
@@ -62,18 +59,14 @@ def _column(labels: Tensor, label: int, score: str) -> Tensor:
     return labels[:, label] > 0.5
 
 
-def _mean_of_defined(values: list[float]) -> float:
-    return float(torch.tensor(values, dtype=torch.float64).nanmean())
-
-
 _LABEL_ACCURACY = Score("label_accuracy", worst=0.0, is_share=True)
 _EXACT_MATCH = Score("exact_match", worst=0.0, is_share=True)
 _KNOWN = KnownScores(
     (
         _LABEL_ACCURACY,
         _EXACT_MATCH,
-        SetScore("auroc", function=auroc_of_labels, is_share=True),
-        SetScore("f1", function=f1_of_labels, is_share=True),
+        SetScore("auroc", function=partial(mean_over_labels, auroc_of_label), is_share=True),
+        SetScore("f1", function=partial(mean_over_labels, f1_of_label), is_share=True),
     ),
     {"auroc": auroc_of_label, "f1": f1_of_label},
     "label",

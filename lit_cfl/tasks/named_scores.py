@@ -157,22 +157,17 @@ def _score(name: str | Score, known: KnownScores) -> Score:
                 "or write your own task whose outcomes return this score"
             )
         return name
-    if (found := known.find(name)) is not None:
-        return found
+    if (built_in := known.find(name)) is not None:
+        return built_in
     module, _, own = name.rpartition(".")
     if not module:
         raise InputError(
             f"task.scores names {name!r}, which is not a score{suggest(name, known.names)}. Known: "
             f"{', '.join(known.names)}, and your own functions by their path, such as my_scores.{name}"
         )
-    return _import_score(name, own)
-
-
-def _import_score(path: str, name: str) -> Score:
-    """Imports a user's score."""
-    found = import_object("task.scores", path)
+    found = import_object("task.scores", name)
     if isinstance(found, SetScore):
         return found
     if not callable(found):
-        raise InputError(f"task.scores names {path!r}, which is {found!r}; give a function or a SetScore")
-    return SetScore(name, function=found)
+        raise InputError(f"task.scores names {name!r}, which is {found!r}; give a function or a SetScore")
+    return SetScore(own, function=found)

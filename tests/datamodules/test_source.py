@@ -28,12 +28,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def labels_in(source: str | Path, split: str = "train", **options: Any) -> list[int]:
-    return find(str(source), **options).table(split, ["label"])["label"]
+    return find(str(source), **options).table(["label"], [split])["label"]
 
 
 def test_hub_id_is_a_folder_of_litcfl_data(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LITCFL_DATA", str(folder.parent))
-    assert find("someone/mixed").table("train", ["rank"]) == {"rank": [2, 0, 0, 2]}
+    assert find("someone/mixed").table(["rank"], ["train"]) == {"rank": [2, 0, 0, 2]}
     assert find("someone/mixed").fingerprint == find(str(folder)).fingerprint
     assert find("mixed", revision="v1").folder == folder
     fetch = "hf download --repo-type dataset ylecun/mnist --revision v1 --local-dir DIR/mnist"
@@ -162,6 +162,6 @@ def test_no_network_is_one_clear_error_and_loading_is_quiet(folder: Path, monkey
     shown = datasets.are_progress_bars_disabled()
     fetch = "hf download --repo-type dataset ylecun/mnist --local-dir DIR/mnist | LITCFL_DATA=DIR | source: DIR/mnist"
     assert_refused(lambda: labels_in("ylecun/mnist"), f"Couldn't reach | {fetch}")
-    assert len(find(str(folder)).table("train", ["rank"])["rank"]) == 4
+    assert len(find(str(folder)).table(["rank"], ["train"])["rank"]) == 4
     assert capfd.readouterr() == ("", "")
     assert (logger.level, datasets.are_progress_bars_disabled()) == (logging.INFO, shown)
