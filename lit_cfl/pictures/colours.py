@@ -40,19 +40,15 @@ def line_styles(names: Sequence[str]) -> dict[str, Style]:
     The first name of an algorithm, such as `IFCA` or `IFCA (baseline)`, has the colour and the marker of the algorithm;
     others have those of algorithms that are not shown, then dashed lines.
     """
-    styles: dict[str, Style] = {}
+    own: dict[str, tuple[str, str]] = {}  # colour and marker of the first name of each algorithm
     for name in names:
         look = _LOOKS.get(name.partition(" (")[0])
-        if look is not None and not any((style.colour, style.marker) == look for style in styles.values()):
-            styles[name] = Style(look[0], marker=look[1], marked=True)
-    looks = [(line, *look) for line, look in product(("-", *_DASHES), _LOOKS.values())]
-    taken = {(style.line, style.colour, style.marker) for style in styles.values()}
-    free = iter([look for look in looks if look not in taken])
-    for name in names:
-        if name not in styles:
-            line, colour, marker = next(free)
-            styles[name] = Style(colour, line, marker, marked=True)
-    return {name: styles[name] for name in names}
+        if look is not None and look not in own.values():
+            own[name] = look
+    lines = product(("-", *_DASHES), _LOOKS.values())
+    free = ((line, look) for line, look in lines if line != "-" or look not in own.values())
+    chosen = {name: ("-", own[name]) if name in own else next(free) for name in dict.fromkeys(names)}
+    return {name: Style(colour, line, marker, marked=True) for name, (line, (colour, marker)) in chosen.items()}
 
 
 def match_colours(found: np.ndarray, true: np.ndarray) -> dict[int, int]:

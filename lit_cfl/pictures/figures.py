@@ -304,20 +304,20 @@ def shifts(run: RunFiles, most: int) -> Figure | None:
     if not moved and not detected:
         return None
     last = max(int(row["round"]) for row in (*run.rows, *moved, *found))
-    counts = {
-        "data shifted": Counter(int(row["round"]) for row in moved),
-        "drift detected": Counter(int(row["round"]) for row in detected),
-        "cluster changed": Counter(int(r["round"]) for r in found if r["cluster_before"] != r["cluster_after"]),
+    rounds = {
+        "data shifted": [int(row["round"]) for row in moved],
+        "drift detected": [int(row["round"]) for row in detected],
+        "cluster changed": [int(row["round"]) for row in found if row["cluster_before"] != row["cluster_after"]],
     }
-    counts = {label: by_round for label, by_round in counts.items() if by_round}
-    step = -(-last * len(counts) // _MOST_BARS)
-    width = step * 0.8 / len(counts)
+    rounds = {label: own for label, own in rounds.items() if own}
+    step = -(-last * len(rounds) // _MOST_BARS)
+    width = step * 0.8 / len(rounds)
     bars = []
-    for k, (label, by_round) in enumerate(counts.items()):
-        own = _in_bins(by_round, step)
-        left = [number + (step - 1) / 2 - 0.4 * step + k * width for number in own]
-        bars.append(Bars(label, left, width, [*own.values()]))
-    listed = ", ".join(f"{label} {sum(by_round.values())}" for label, by_round in counts.items())
+    for k, (label, own) in enumerate(rounds.items()):
+        bins = Counter((number - 1) // step * step + 1 for number in sorted(own))  # by the first round of each bin
+        left = [number + (step - 1) / 2 - 0.4 * step + k * width for number in bins]
+        bars.append(Bars(label, left, width, [*bins.values()]))
+    listed = ", ".join(f"{label} {len(own)}" for label, own in rounds.items())
     return Figure(
         "shifts",
         "Shifts and migrations",
@@ -327,14 +327,6 @@ def shifts(run: RunFiles, most: int) -> Figure | None:
         f"Bars over rounds 1 to {last}, clients: {listed}.",
         {"data shifted": Style(SKY), "drift detected": Style(ORANGE), "cluster changed": Style(BLUE)},
     )
-
-
-def _in_bins(by_round: Mapping[int, int], step: int) -> dict[int, int]:
-    """Adds up counts by round in bins of `step` rounds; returns them by the first round of each bin, ascending."""
-    bins: Counter[int] = Counter()
-    for number, count in by_round.items():
-        bins[(number - 1) // step * step + 1] += count
-    return dict(sorted(bins.items()))
 
 
 def _rows_of(run: RunFiles, table: str) -> Sequence[Row]:

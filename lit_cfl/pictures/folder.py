@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from lit_cfl.errors import SaveError
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.curves import learning_curve
 from lit_cfl.pictures.figures import RUN_FIGURES, Kind
@@ -31,12 +30,7 @@ class PictureFolder:
     def __init__(self, path: Path, formats: Sequence[Format]) -> None:
         self.path, self.formats = path, formats
         self.ended = not formats  # True once the final pictures are drawn
-        self._guard = DrawingGuard()
-
-    @property
-    def unwritten(self) -> SaveError | None:
-        """Why the latest pictures could not be written; None if they were."""
-        return self._guard.unwritten
+        self.guard = DrawingGuard()
 
     def draw(self, view: RoundView) -> dict[str, Path]:
         """Draws the pictures of a run; does nothing once the final ones are drawn.
@@ -46,12 +40,12 @@ class PictureFolder:
         """
         if self.ended:
             return {}
-        self._guard.unwritten = None
-        run = self._guard("pictures", lambda: read_run(view.path, view))
+        self.guard.unwritten = None
+        run = self.guard("pictures", lambda: read_run(view.path, view))
         if run is None:
             return {}
         drawn = {
-            kind.name: self._guard(f"pictures/{kind.name}", partial(self._write, kind, run)) for kind in RUN_FIGURES
+            kind.name: self.guard(f"pictures/{kind.name}", partial(self._write, kind, run)) for kind in RUN_FIGURES
         }
         self.ended = view.last and None not in drawn.values()
         return {name: file for name, files in drawn.items() for file in files or () if file.suffix == ".png"}

@@ -177,12 +177,7 @@ def is_run(path: Path) -> bool:
 
 
 def read_run(path: Path, latest: RoundView | None = None) -> RunFiles:
-    """Reads the files of one run. Raises OtherFormatError if it has another format.
-
-    Args:
-        path: Run directory.
-        latest: See `RunFiles`.
-    """
+    """Reads the files of one run; for `latest` see `RunFiles`. Raises OtherFormatError if it has another format."""
     problems: list[str] = []
     config = attempt(problems, path / "config.yaml", lambda: stored_config(path)) or {}
     if not (path / "config.yaml").exists():

@@ -6,9 +6,5 @@ from rich.console import Console
 
 
 def new_console(**options: Any) -> Console:
-    """Makes a console that prints text unchanged: brackets and colons in paths and values are not markup.
-
-    Args:
-        options: Further options of Rich's `Console`.
-    """
+    """Makes a Rich console that prints text unchanged: brackets and colons in paths and values are not markup."""
     return Console(markup=False, emoji=False, highlight=False, **options)

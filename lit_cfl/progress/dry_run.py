@@ -1,6 +1,5 @@
 """`--dry-run`: estimates the size and duration of an experiment without running it."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from time import perf_counter, thread_time
 
@@ -19,12 +18,8 @@ from lit_cfl.local_work import Budget
 _RAY_PAYS = 1.0  # seconds of training in a round from which Ray's workers pay off
 
 
-def show(console: Console, experiment: Experiment) -> float:
-    """Prints the size of the experiment, and a time estimate from training its first cohort.
-
-    Returns:
-        Estimated seconds of local training of all runs.
-    """
+def show(console: Console, experiment: Experiment) -> None:
+    """Prints the size of the experiment, and a time estimate from training its first cohort."""
     prepared = experiment.prepare(experiment.seeds[0])
     try:
         steps, seconds = time_cohort(prepared)
@@ -33,8 +28,8 @@ def show(console: Console, experiment: Experiment) -> float:
     total = seconds * client_steps(prepared) / steps
     how = f"estimated from the clients of the first round on this machine, {seconds:.2g} s for {steps} steps"
     time = {"time": f"about {duration(total)} of local training, {how}"}
-    show_lines(console, _size(prepared) | time | _use_of_ray(prepared, total))
-    return total
+    for name, value in (_size(prepared) | time | _use_of_ray(prepared, total)).items():
+        console.print(f"{name:<18} {value}", soft_wrap=True)
 
 
 def _use_of_ray(prepared: PreparedRun, total: float) -> dict[str, str]:
@@ -49,12 +44,6 @@ def _use_of_ray(prepared: PreparedRun, total: float) -> dict[str, str]:
     if plan.device != "cpu" or plan.workers or cores < 2 or seconds <= _RAY_PAYS:
         return {}
     return {"engine: ray": f"would train the clients of a round, which takes {seconds:.2g} s, in {cores} processes"}
-
-
-def show_lines(console: Console, lines: Mapping[str, str]) -> None:
-    """Prints names with their descriptions in a second column."""
-    for name, value in lines.items():
-        console.print(f"{name:<18} {value}", soft_wrap=True)
 
 
 def _size(prepared: PreparedRun) -> dict[str, str]:

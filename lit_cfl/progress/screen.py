@@ -68,11 +68,7 @@ class Screen:
             )
 
     def display(self, total: int | None = None, done: int = 0) -> Display:
-        """Makes a display suited to the output.
-
-        Args:
-            total, done: Numbers of runs; see `Display`.
-        """
+        """Makes a display suited to the output; for the numbers of runs see `Display`."""
         if self.quiet:
             return Display(self.out, total, done)
         return (TerminalDisplay if self.live else LogDisplay)(self.out, total, done)

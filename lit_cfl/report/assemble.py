@@ -90,12 +90,9 @@ def _clusters(groups: Sequence[Group]) -> Section:
 
 
 def figures_of(run: RunFiles, name: str, runs: int) -> list[Figure]:
-    """Makes the figures of a run on a page, as far as its files suffice. Problems with damaged tables are recorded.
+    """Makes a run's figures for a page of `runs` runs, as far as its files suffice; their names begin with `name`.
 
-    Args:
-        run: Files of the run.
-        name: Name of the run, with which names of figures begin.
-        runs: Runs that share the page.
+    Problems with damaged tables are recorded.
     """
     guard = DrawingGuard(lambda line: run.problems.append(f"{run.path}: {line}."))  # tables may hold anything
     most = max(_FEWEST, min(MOST_CLIENTS, _CLIENTS // runs))

@@ -34,10 +34,6 @@ def report(arguments: Sequence[str]) -> int:
 def write_figures(page: Page, folder: Path) -> None:
     """Writes a page's figures into a folder as PNG and PDF for a paper; skips those that cannot be drawn.
 
-    Args:
-        page: Page with figures.
-        folder: Folder of the files.
-
     Raises:
         SaveError: a file could not be written.
     """

@@ -2,16 +2,15 @@
 
 from collections.abc import Sequence
 from functools import partial
-from statistics import fmean
 
 from lit_cfl.errors import InputError
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.ranks import rank_diagram
 from lit_cfl.report.blocks import Block, Section, Table, Text
 from lit_cfl.report.overview import describe_uneven, last_value, read_comparison
-from lit_cfl.report.sources import ReportSource, have_same_data, main_score_of
+from lit_cfl.report.sources import ReportSource, find_different_data, main_score_of
 from lit_cfl.scores import Score
-from lit_cfl.statistics import LEVEL, Ranking, friedman
+from lit_cfl.statistics import LEVEL, Ranking, friedman, interval
 
 _FEWEST = 3  # minimum number of methods for Friedman's test
 
@@ -19,7 +18,8 @@ _FEWEST = 3  # minimum number of methods for Friedman's test
 def are_data_sets(sources: Sequence[ReportSource]) -> bool:
     """Returns whether these are comparisons on different data."""
     groups = [group for source in sources for group in source.groups]
-    return len(sources) > 1 and all(source.kind == "comparison" for source in sources) and not have_same_data(groups)
+    several = len(sources) > 1 and all(source.kind == "comparison" for source in sources)
+    return several and find_different_data(groups) is not None
 
 
 def list_sections(sources: Sequence[ReportSource], problems: list[str]) -> tuple[list[str], list[Section]]:
@@ -39,10 +39,9 @@ def list_sections(sources: Sequence[ReportSource], problems: list[str]) -> tuple
         if uneven := describe_uneven(source.groups):
             problems.append(f"{name}: the ranked figures are {uneven}.")
     ranking = friedman(_of_common_methods(scores, problems), score.higher_is_better)
-    order = list(ranking.mean_ranks)
     rows = [
         [method, *(f"{scores[name][method]:.3f}" for name in names), f"{ranking.mean_ranks[method]:.2f}"]
-        for method in order
+        for method in ranking.mean_ranks
     ]
     note = f"Test {score.title} after the last round, weighted by examples: mean over the seeds."
     blocks: list[Block] = [Table("By data set", ["method", *names, "mean rank"], rows, note=note)]
@@ -81,13 +80,9 @@ def _names(sources: Sequence[ReportSource]) -> list[str]:
 
 def _scores(source: ReportSource, score: Score) -> dict[str, float]:
     """Computes each method's mean score over the seeds, for methods whose finished runs all have it."""
-    found = {}
-    for group in source.groups:
-        values = [last_value(run, f"test/weighted_{score.name}") for run in group.runs if run.over]
-        known = [value for value in values if value is not None]
-        if known and len(known) == len(values):
-            found[group.name] = fmean(known)
-    return found
+    column = f"test/weighted_{score.name}"
+    values = ((group.name, [last_value(run, column) for run in group.runs if run.over]) for group in source.groups)
+    return {name: mean for name, own in values if (mean := interval(own).mean) is not None}
 
 
 def _of_common_methods(scores: dict[str, dict[str, float]], problems: list[str]) -> dict[str, dict[str, float]]:

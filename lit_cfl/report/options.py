@@ -33,14 +33,9 @@ def read_arguments(arguments: Sequence[str]) -> Namespace:
             f"--figures {given.figures} names a file, but each figure gets a separate file, as PNG and PDF; name a "
             f"folder, such as {Path(given.figures).with_suffix('')}"
         )
-    for path in given.directories:
-        require_directory(Path(path))
+    for path in map(Path, given.directories):
+        if not path.is_dir():
+            near = suggest(path.name, [one.name for one in path.parent.glob("*/")])
+            wrong = f"{path} is a file" if path.exists() else f"there is no directory {path}{near}"
+            raise InputError(f"{wrong}; give a directory that lit-cfl run, compare or tune wrote")
     return given
-
-
-def require_directory(path: Path) -> None:
-    """Checks that a directory exists. Raises InputError."""
-    if not path.is_dir():
-        folders = [one.name for one in path.parent.glob("*/")]
-        wrong = f"{path} is a file" if path.exists() else f"there is no directory {path}{suggest(path.name, folders)}"
-        raise InputError(f"{wrong}; give a directory that lit-cfl run, compare or tune wrote")

@@ -13,16 +13,8 @@ _SAID_APART = ("seeds", "format", "code")
 
 
 def section(groups: Sequence[Group], command: Sequence[str]) -> Section:
-    """Builds the section on the configuration, the environment and the commands.
-
-    Args:
-        groups: All groups of the page.
-        command: Command that regenerates the page.
-    """
-    blocks: list[Block] = []
-    differing = _differing(groups)
-    if differing is not None:
-        blocks.append(differing)
+    """Builds the section on the configuration, the environment and the commands; `command` regenerates the page."""
+    blocks: list[Block] = [*_differing(groups)]
     for group in groups:
         contents = {"Configuration": group.first.config, "Environment": group.first.environment}
         blocks += [as_yaml(found, f"{what} of {group.name}") for what, found in contents.items() if found]
@@ -34,21 +26,17 @@ def section(groups: Sequence[Group], command: Sequence[str]) -> Section:
     return Section("Settings", blocks)
 
 
-def _differing(groups: Sequence[Group]) -> Table | None:
-    """Lists the options that differ between the groups; None if all are equal."""
+def _differing(groups: Sequence[Group]) -> list[Table]:
+    """Makes the table of the options that differ between the groups; no table if all are equal."""
     known = [(group.name, _options(group)) for group in groups if group.first.config]
-    if len(known) < 2:
-        return None
     names = list(dict.fromkeys(name for _, options in known for name in options))
     seeds = [", ".join(str(run.seed) for run in group.runs) for group in groups if group.first.config]
     rows: list[list[str | None]] = [["seeds", *seeds]] if len(set(seeds)) > 1 else []
     for name in names:
         values = [options.get(name) for _, options in known]
-        if any(value != values[0] for value in values):
+        if any(value != values[0] for value in values[1:]):
             rows.append([name, *(None if value is None else str(value) for value in values)])
-    if not rows:
-        return None
-    return Table("Options that differ", ["option", *(name for name, _ in known)], rows)
+    return [Table("Options that differ", ["option", *(name for name, _ in known)], rows)] if rows else []
 
 
 def _options(group: Group) -> dict[str, Any]:

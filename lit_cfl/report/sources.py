@@ -9,7 +9,6 @@ from typing import Any, Literal
 from lit_cfl.compare.arguments import RECORD
 from lit_cfl.errors import InputError
 from lit_cfl.pictures.run_files import RunFiles, attempt, is_run, read_run
-from lit_cfl.report.options import require_directory
 from lit_cfl.runs.resume import differences
 from lit_cfl.scores import ACCURACY, Score
 from lit_cfl.storage.config_file import stored_config
@@ -86,7 +85,6 @@ def _find_kind(path: Path) -> Kind | None:
 
 def read_source(path: Path) -> ReportSource:
     """Reads a directory. Raises InputError if it contains no run, comparison or study."""
-    require_directory(path)
     kind = _find_kind(path)
     if kind is None:
         inside = sorted(part for part in path.iterdir() if part.is_dir() and _find_kind(part))
@@ -158,18 +156,13 @@ def list_groups(sources: Sequence[ReportSource]) -> list[Group]:
     ]
 
 
-def have_same_data(groups: Sequence[Group]) -> bool:
-    """Returns whether all groups with known data have the same data."""
-    return _find_different_data(groups) is None
-
-
 def require_comparable(groups: Sequence[Group]) -> None:
     """Checks that groups have the same data and the same score.
 
     Raises:
         InputError: data or scores differ; the message names two directories, and what differs.
     """
-    different = _find_different_data(groups)
+    different = find_different_data(groups)
     if different is not None:
         one, other, what = different
         raise InputError(f"{one} and {other} have different data and cannot be compared ({what}); make a page for each")
@@ -183,7 +176,7 @@ def require_comparable(groups: Sequence[Group]) -> None:
             )
 
 
-def _find_different_data(groups: Sequence[Group]) -> tuple[Path, Path, str] | None:
+def find_different_data(groups: Sequence[Group]) -> tuple[Path, Path, str] | None:
     """Finds two directories with different data, and describes the difference; None if there is none."""
     known = [group for group in groups if group.first.config.get("data")]
     for group in known[1:]:

@@ -15,7 +15,7 @@ from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.run_files import attempt
 from lit_cfl.report.blocks import Block, Code, Section, Text, as_yaml
 from lit_cfl.report.overview import read_comparison
-from lit_cfl.scores import CLASSIFIER, read_scores
+from lit_cfl.scores import CLASSIFIER, Scores, read_scores
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tune.objective import Objective
@@ -94,11 +94,8 @@ def read_study(path: Path) -> SavedStudy:
     return SavedStudy(path, content, space, objective or Objective(), read or [], list(dict.fromkeys(problems)))
 
 
-def _scores(trial: Path) -> Any:
-    try:
-        return read_scores(json.loads(next(trial.rglob("summary.json")).read_text("utf-8")))
-    except (StopIteration, OSError, ValueError):
-        return None
+def _scores(trial: Path) -> Scores | None:
+    return attempt([], trial, lambda: read_scores(json.loads(next(trial.rglob("summary.json")).read_text("utf-8"))))
 
 
 def section(study: SavedStudy, name: str, guard: DrawingGuard) -> Section:

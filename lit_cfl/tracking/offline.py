@@ -32,10 +32,6 @@ def last_kept_round(wandb: Path, run_id: str | None) -> int:
     A killed process leaves a folder that may lack rounds and may end in half an entry. `wandb sync` (0.31) stops at
     that entry: it sends none of the later folders of the run, and exits with 0. So the next process logs again all
     rounds after those in complete folders.
-
-    Args:
-        wandb: Folder `wandb` of a run directory.
-        run_id: Id of the W&B run.
     """
     _set_aside(folder for folder in folders_of(wandb, run_id) if not _mark_of(folder).exists())
     marks = wandb.glob(f"{_COMPLETE}*-{run_id}")

@@ -100,7 +100,7 @@ class Trackers:
     @property
     def unwritten(self) -> SaveError | None:
         """Why the latest pictures could not be written; None if they were."""
-        return self._pictures.unwritten
+        return self._pictures.guard.unwritten
 
     def _start_wandb(self, start: Callable[[], WandbRun], rows: Sequence[Row]) -> None:
         self._run = self._guard(start)

@@ -50,7 +50,9 @@ class WandbRun:
         config: Mapping[str, Any],
         run_id: str | None,
     ) -> None:
-        wandb = _import_wandb()
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # otherwise wandb sends tracebacks, which name folders
+        import wandb
+
         self._path, folder = path, path / "wandb"
         self._kept = last_kept_round(folder, run_id)  # last round that is not logged again
         folder.mkdir(exist_ok=True)  # otherwise wandb falls back to a temporary folder
@@ -74,7 +76,7 @@ class WandbRun:
         if online is not None:
             set_offline_aside(folder, run_id)
             self._kept = int(online.summary.get("round") or 0)  # a killed process may have logged more than was sent
-        self.run = wandb.init(mode="offline", **options) if online is None else online
+        self.run: Any = wandb.init(mode="offline", **options) if online is None else online
         self._last_round = self._kept
         logging.getLogger("wandb").setLevel(logging.CRITICAL)  # its logger prints tracebacks when the disk is full
         self.run.define_metric("*", step_metric="round")
@@ -209,13 +211,6 @@ def _stop_service() -> None:
 
     with suppress(Exception, SystemExit):
         wandb.teardown()
-
-
-def _import_wandb() -> Any:
-    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # otherwise wandb sends tracebacks, which name folders
-    import wandb
-
-    return wandb
 
 
 @cache
