@@ -6,7 +6,7 @@ The rule is in docs/automatic_clusters.md; its alternatives and its results are 
 import warnings
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -31,6 +31,24 @@ class ClusterNumberOptions:
 
     max_clusters: int = 10
 
+    def choose_number(self: Any, work: LocalWork, rng: torch.Generator) -> tuple[int, Info]:
+        """Returns the algorithm's `num_clusters`; for `auto`, chooses and reports it.
+
+        For `auto`, all clients in training train once from w_0, for as long as in a round, and send their updates.
+
+        Raises:
+            InputError: no client could train.
+        """
+        if self.num_clusters != "auto":
+            return self.num_clusters, Info()
+        w0, clients = work.initial(0), clients_with_data(work)
+        fitted = work.fit(w0[None], clients, purpose="count")
+        rows = fitted.collect()
+        require_clients(1, len(rows))
+        updates = rows.sub_(w0)[:, : work.layout.num_parameters]  # in place, since the rows may be in a large file
+        info = Info(fitted.loss, len(clients), len(rows), fitted.skipped)
+        return number_from_updates(type(self).__name__, updates, self.max_clusters, rng), info
+
 
 def require_number(num_clusters: NumClusters | None, max_clusters: int = 1) -> None:
     """Raises InputError unless `num_clusters` is `auto`, None, or a whole number of 1 or more, as `max_clusters` is."""
@@ -47,27 +65,6 @@ def known_number(num_clusters: NumClusters | None) -> int:
 def chooses_number(algorithm: object) -> bool:
     """Returns whether the algorithm itself chooses its number of clusters (`num_clusters: auto`)."""
     return bool(getattr(algorithm, "num_clusters", None) == "auto")
-
-
-def choose_number(
-    name: str, num_clusters: NumClusters, max_clusters: int, work: LocalWork, rng: torch.Generator
-) -> tuple[int, Info]:
-    """Returns the number of clusters of the algorithm with this name; for `auto`, chooses and reports it.
-
-    For `auto`, all clients in training train once from w_0, for as long as in a round, and send their updates.
-
-    Raises:
-        InputError: no client could train.
-    """
-    if num_clusters != "auto":
-        return num_clusters, Info()
-    w0, clients = work.initial(0), clients_with_data(work)
-    fitted = work.fit(w0[None], clients, purpose="count")
-    rows = fitted.collect()
-    require_clients(1, len(rows))
-    updates = rows.sub_(w0)[:, : work.layout.num_parameters]  # in place, since the rows may be in a large file
-    info = Info(fitted.loss, len(clients), len(rows), fitted.skipped)
-    return number_from_updates(name, updates, max_clusters, rng), info
 
 
 def number_from_updates(name: str, updates: Tensor, max_clusters: int, rng: torch.Generator) -> int:

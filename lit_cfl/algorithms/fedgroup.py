@@ -23,13 +23,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.aggregation import Mix, Weights, mean_by_cluster, mix_clusters
-from lit_cfl.algorithms.automatic_clusters import (
-    ClusterNumberOptions,
-    NumClusters,
-    choose_number,
-    known_number,
-    require_number,
-)
+from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters, known_number, require_number
 from lit_cfl.algorithms.base import (
     Algorithm,
     Assignment,
@@ -125,7 +119,7 @@ class FedGroup(ClusterNumberOptions, Algorithm):
             )
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FedGroupState, Info]:
-        number, counted = choose_number(type(self).__name__, self.num_clusters, self.max_clusters, work, rng)
+        number, counted = self.choose_number(work, rng)
         state, info = replace(self, num_clusters=number).group_cold_start(work, rng)
         return state, info.plus(counted)
 

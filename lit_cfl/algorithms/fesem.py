@@ -27,13 +27,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.aggregation import Weights
-from lit_cfl.algorithms.automatic_clusters import (
-    ClusterNumberOptions,
-    NumClusters,
-    choose_number,
-    known_number,
-    require_number,
-)
+from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters, known_number, require_number
 from lit_cfl.algorithms.base import Algorithm, Info, clients_with_data, require_clients
 from lit_cfl.algorithms.cluster_steps import cold, train_clusters
 from lit_cfl.algorithms.migration import MigrationOptions
@@ -82,7 +76,7 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
         self.require_comparable(work)
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FeSEMState, Info]:
-        number, info = choose_number(type(self).__name__, self.num_clusters, self.max_clusters, work, rng)
+        number, info = self.choose_number(work, rng)
         models = torch.stack([work.initial(k) for k in range(number)])
         nobody = torch.full((len(work.num_examples),), -1)
         return FeSEMState(models, nobody, {}, *self.first_reference(work)), info

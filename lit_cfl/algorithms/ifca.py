@@ -22,13 +22,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.aggregation import Weights
-from lit_cfl.algorithms.automatic_clusters import (
-    ClusterNumberOptions,
-    NumClusters,
-    choose_number,
-    known_number,
-    require_number,
-)
+from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters, known_number, require_number
 from lit_cfl.algorithms.base import Algorithm, Info, clients_with_data, require_clients
 from lit_cfl.algorithms.cluster_steps import train_clusters
 from lit_cfl.algorithms.migration import MigrationOptions
@@ -86,7 +80,7 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
         self.require_comparable(work)
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[IFCAState, Info]:
-        number, info = choose_number(type(self).__name__, self.num_clusters, self.max_clusters, work, rng)
+        number, info = self.choose_number(work, rng)
         models = torch.stack([work.initial(k) for k in range(number)])  # line 1
         nobody = torch.full((len(work.num_examples),), -1)
         return IFCAState(models, nobody, *self.first_reference(work)), info

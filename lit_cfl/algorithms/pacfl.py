@@ -96,7 +96,9 @@ class PACFL(Algorithm):
             bases=bases,
             labels=labels,
         )
-        return state, Info(similarity=Similarity(clients, self._cosines(angles, bases)))
+        # for figures, sums of angles are divided by the number of vectors
+        most = bases.shape[1] if self.angles == "sum" else 1
+        return state, Info(similarity=Similarity(clients, (angles / most).deg2rad().cos()))
 
     def _note_extremes(self, angles: Tensor, clusters: int) -> None:
         """Warns if all clients form one cluster, or most of them a cluster of their own."""
@@ -137,11 +139,6 @@ class PACFL(Algorithm):
             others: Vectors of the clients with which they are compared `[k, l, inputs]`.
         """
         return subspace_angles(bases, others, self.angles)
-
-    def _cosines(self, angles: Tensor, bases: Tensor) -> Tensor:
-        """Converts angles to cosines, for figures; sums of angles are first divided by the number of vectors."""
-        most = bases.shape[1] if self.angles == "sum" else 1
-        return (angles / most).deg2rad().cos()
 
     def round(
         self, state: PACFLState, cohort: Tensor, work: LocalWork, rng: torch.Generator

@@ -94,9 +94,15 @@ class _Personal(Algorithm):
     def _run(
         self, method: str, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[State, Info]:
-        personal = self._personal_work(state, work)
-        after, info = getattr(self._inner, method)(self._without(state), clients, personal, rng)
-        return self._with(after, state, personal.kept), info
+        before = self._without(state)
+
+        def clusters() -> tuple[Tensor, Tensor]:
+            return self._inner.serve(before, work.population[:0]).models, self._means(state, before)
+
+        personal = _PersonalWork(work, state.own_columns, state.own_initial, state.own_layers, clusters)
+        after, info = getattr(self._inner, method)(before, clients, personal, rng)
+        own = {"own_columns": state.own_columns, "own_initial": state.own_initial, "own_layers": personal.kept}
+        return self.state_type(**field_values(after), **own), info
 
     def serve(self, state: State, clients: Tensor) -> Assignment:
         before, columns = self._without(state), state.own_columns
@@ -105,13 +111,6 @@ class _Personal(Algorithm):
         extra = {name: insert_layers(row[None], columns, means[-1:])[0] for name, row in served.extra.items()}
         models = insert_layers(served.models, columns, means[:-1])
         return Assignment(models, served.index, extra, OwnLayers(columns, state.own_layers))
-
-    def _personal_work(self, state: State, work: LocalWork) -> "_PersonalWork":
-        def clusters() -> tuple[Tensor, Tensor]:
-            before = self._without(state)
-            return self._inner.serve(before, work.population[:0]).models, self._means(state, before)
-
-        return _PersonalWork(work, state.own_columns, state.own_initial, state.own_layers, clusters)
 
     def _means(self, state: State, before: State) -> Tensor:
         """Computes mean personal layers `[K + 1, p]`: a row per cluster, then the mean over all clients.
@@ -134,10 +133,6 @@ class _Personal(Algorithm):
     def _without(self, state: State) -> State:
         kind = self.plain_kind.state_type
         return kind(**field_values(state, kind))
-
-    def _with(self, after: State, before: State, layers: dict[int, Tensor]) -> State:
-        own = {"own_columns": before.own_columns, "own_initial": before.own_initial, "own_layers": layers}
-        return self.state_type(**field_values(after), **own)
 
 
 def personal_columns(layout: ParameterLayout, patterns: Sequence[str]) -> Tensor:

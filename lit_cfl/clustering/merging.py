@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_cfl.clustering.products import Rows, chunks_of, gram, require_finite, squared_norms
+from lit_cfl.clustering.products import Rows, gram, require_finite, row_tiles
 from lit_cfl.clustering.similarity import cosines
 from lit_cfl.errors import InputError, require_word
 
@@ -85,7 +85,7 @@ def merge_by_threshold(representations: Rows, tau: float) -> Tensor:
         raise InputError(f"tau {tau} is not a cosine; give a number in [-1, 1]")
     if tau < 1:
         return merge_similar(exact_cosines(representations), tau)
-    norms = torch.cat([squared_norms(rows) for rows in chunks_of(representations)])
+    norms = torch.cat([tile.double().square().sum(1) for tile in row_tiles(representations)])
     require_finite(norms, "representation")
     return torch.arange(len(norms))
 

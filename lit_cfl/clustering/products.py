@@ -54,11 +54,6 @@ def gram(rows: Rows) -> Tensor:
     return mirror(products)
 
 
-def squared_norms(rows: Tensor) -> Tensor:
-    """Computes the squared norm of each row, in blocks of rows: float64 `[n]`."""
-    return torch.cat([tile.double().square().sum(1) for tile in row_tiles(rows)])
-
-
 def zeros_of_pairs(n: int) -> Tensor:
     """Makes a zero matrix for all pairs of rows: float64 `[n, n]`.
 

@@ -1,6 +1,6 @@
 """Implements an algorithm's requests to clients with an engine."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.activity import Activity
-from lit_cfl.data import ClientIndex, FederatedData
+from lit_cfl.data import FederatedData
 from lit_cfl.engines.cohort import FitRequest
 from lit_cfl.engines.scorer import EVALUATION_BATCH
 from lit_cfl.errors import join_ids, note_on_error
@@ -123,8 +123,10 @@ class RoundWork:
         self.engine.report(Activity(f"losses of {len(models)} models on {len(clients)} clients", self.round))
         index = self.data.train.select(clients)
         self.costs.scored += int(index.sizes.sum()) * len(models)
+        # whole batches of evaluation, so that no loss depends on the parts
+        size = EVALUATION_BATCH * max(1, _LOSSES_AT_ONCE // (EVALUATION_BATCH * max(1, len(models))))
         with note_on_error(lambda: f"in round {self.round + 1}, in losses on the clients {join_ids(clients.tolist())}"):
-            for owners, entries in zip(*self._parts(index, len(models)), strict=True):
+            for owners, entries in zip(index.owners.split(size), index.entries.split(size), strict=True):
                 yield owners, self.engine.losses_of_all(models, entries, self.data)
 
     def map(self, function: ClientFunction, clients: Tensor, model: Tensor | None = None) -> list[Statistic | None]:
@@ -132,11 +134,3 @@ class RoundWork:
         self.bytes_up += count_bytes(found)
         self.costs.scored += int(self.data.num_examples[clients].sum())
         return found
-
-    def _parts(self, index: ClientIndex, models: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        """Splits examples into parts whose losses under all models fit into memory. Returns owners and entries by part.
-
-        The parts are whole batches of evaluation, so that no loss depends on the parts.
-        """
-        size = EVALUATION_BATCH * max(1, _LOSSES_AT_ONCE // (EVALUATION_BATCH * max(1, models)))
-        return index.owners.split(size), index.entries.split(size)

@@ -4,12 +4,9 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import ray
-import torch
-from ray import ObjectRef
-from ray.util import deregister_serializer, register_serializer
-from torch import Tensor
+
+from lit_cfl.engines.ray.worker import Ref, put
 
 
 @dataclass(frozen=True)
@@ -22,7 +19,7 @@ class SharedData:
     """
 
     config: Any
-    module: ObjectRef[Any]
+    module: Ref
 
     def give_to(self, module: Any, config: Any) -> None:
         """Passes the loaded data to another data module, without a copy, if both are described equally."""
@@ -36,17 +33,8 @@ def share(module: Any, config: Any) -> SharedData | None:
     Returns:
         The shared data; None if a user's data module cannot be sent, so that each run loads its own data.
     """
-    register_serializer(Tensor, serializer=Tensor.numpy, deserializer=_tensor)
     try:
-        return SharedData(config, ray.put(module))
+        return SharedData(config, put(module))
     except Exception as error:  # Ray, pickle or the module may raise anything
         warnings.warn(f"the data cannot be shared, so each run loads them itself: {error}", stacklevel=2)
         return None
-    finally:
-        deregister_serializer(Tensor)
-
-
-def _tensor(array: np.ndarray) -> Tensor:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the array is read-only; examples are never written
-        return torch.from_numpy(array)
