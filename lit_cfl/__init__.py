@@ -7,6 +7,7 @@ are the commands of these names and return pandas tables. `docs/api.md` lists al
 
 from importlib import import_module
 from importlib.metadata import version
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from lit_cfl.engines.reproducible_products import ask_for_reproducible_products
@@ -32,6 +33,14 @@ _HOMES = {
 }
 _CALLABLE = ("compare", "tune")  # packages that can be called like functions
 __all__ = ["Experiment", "__version__", "compare", "load_experiment", "load_run", "run", "run_many", "tune"]
+
+
+class CallablePackage(ModuleType):
+    """Package that can be called like the function of its name, which is in its module `from_python`."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        own = import_module(f"{self.__name__}.from_python")  # only now, since it imports PyTorch or Ray
+        return getattr(own, self.__name__.rpartition(".")[2])(*arguments, **options)
 
 
 def __getattr__(name: str) -> Any:  # the first name that needs PyTorch loads it, so `lit-cfl --help` is instant

@@ -33,13 +33,18 @@ class StopRule:
 
     def __post_init__(self) -> None:
         require_options(self, "stop.")
-        if self.metric is not None:
-            _refuse_test(self.metric)
+        if self.metric is not None and self.metric.startswith("test/"):
+            raise InputError(
+                f"{self.metric!r} cannot be a criterion: test data are for reports only; use val/{self.metric[5:]}"
+            )
 
     def metric_of(self, scores: Scores) -> str:
         """Returns the metric to watch for this task. Raises InputError if the metric or the target cannot be used."""
         metric = main_column(scores) if self.metric is None else self.metric
-        require_choosable(metric, scores)
+        choosable = choosable_columns(scores)
+        if metric not in choosable:
+            hint = suggest_column(metric, choosable)
+            raise InputError(f"cannot choose by {metric!r}{hint}; give one of {', '.join(choosable)}")
         require_possible_target(metric, self.target, scores, "stop.target")
         return metric
 
@@ -64,7 +69,12 @@ class StopRule:
             raise InputError(f"stop.metric is {metric!r}, which this algorithm and data do not report; give another")
         sign = 1.0 if higher_is_better(metric, scores) else -1.0
         known = [row for row in rows if row.get(metric) is not None]
-        values = [sign * row[metric] for row in known if metric.startswith("train/") or _is_comparable(row, known[-1])]
+        clients = [row.get("clients/evaluated", 0) for row in known]  # in early rounds, few clients have a model
+        values = [
+            sign * row[metric]
+            for row, scored in zip(known, clients, strict=True)
+            if metric.startswith("train/") or scored >= _COMPARABLE * clients[-1]
+        ]
         best = max(range(len(values)), key=values.__getitem__, default=0)  # ties: the first round
         if self.target is not None and values and values[-1] >= sign * self.target:
             return f"{metric} reached {self.target}"
@@ -73,15 +83,6 @@ class StopRule:
         if self.max_minutes is not None and seconds >= 60 * self.max_minutes:
             return f"{self.max_minutes} minutes have passed"
         return None
-
-
-def _is_comparable(row: dict[str, Any], last: dict[str, Any]) -> bool:
-    """Returns whether a round scored nearly as many clients as the latest scored round.
-
-    In early rounds, few clients have a model.
-    """
-    column = "clients/evaluated"
-    return bool(row.get(column, 0) >= _COMPARABLE * last.get(column, 0))
 
 
 def require_possible_target(metric: str, target: float | None, scores: Scores, option: str) -> None:
@@ -97,17 +98,3 @@ def require_possible_target(metric: str, target: float | None, scores: Scores, o
             f"{option} is {target:g}, but {metric} is a share; give a number above 0 and at most 1"
             f"{suggest_share(target)}"
         )
-
-
-def require_choosable(metric: str, scores: Scores = CLASSIFIER) -> None:
-    """Raises InputError unless the task reports this metric and it may be used for choices."""
-    _refuse_test(metric)
-    choosable = choosable_columns(scores)
-    if metric not in choosable:
-        hint = suggest_column(metric, choosable)
-        raise InputError(f"cannot choose by {metric!r}{hint}; give one of {', '.join(choosable)}")
-
-
-def _refuse_test(metric: str) -> None:
-    if metric.startswith("test/"):
-        raise InputError(f"{metric!r} cannot be a criterion: test data are for reports only; use val/{metric[5:]}")

@@ -399,8 +399,15 @@ class PreparedRun:
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
-        """Digests of data, initial model and optimizer; see `fingerprint_of_data` and `fingerprint_of_module`."""
-        return fingerprint_of_data(self.data) | fingerprint_of_module(self.engine)
+        """SHA-256 digests of data, w_0, layers, tensors outside of rows, and the optimizer's classes and numbers."""
+        digests = {"partition": partition_hash(self.data), "scale of the inputs": _digest_of_scale(self.data.examples)}
+        initial = sha256(self.engine.initial(0).contiguous().numpy().data)
+        constants = digest_of_constants(self.engine.template, self.engine.layout)
+        with self.engine.own_stream("optimizer"):
+            optimizer = digest_of_optimizers(self.engine.template)
+        layers = digest_of_layers(self.engine.template)
+        digests |= {"initial model": initial.hexdigest(), "net": layers, CONSTANTS: constants, "optimizer": optimizer}
+        return digests
 
     def config(self) -> dict[str, Any]:
         """Returns the configuration with the plan, and with the data set's commit on the Hub if it has one."""
@@ -416,21 +423,6 @@ def _require_training_data(data: FederatedData) -> None:
             f"client {int(empty[0])} has no training data ({len(empty)} such clients in all); "
             "use fewer clients, or smaller test and validation shares"
         )
-
-
-def fingerprint_of_data(data: FederatedData) -> dict[str, str]:
-    """Computes two SHA-256 digests: of the partition with its data, and of the scale of the inputs."""
-    return {"partition": partition_hash(data), "scale of the inputs": _digest_of_scale(data.examples)}
-
-
-def fingerprint_of_module(engine: Engine) -> dict[str, str]:
-    """Computes SHA-256 digests of w_0, layers, tensors outside of rows, and the optimizer's classes and numbers."""
-    initial = sha256(engine.initial(0).contiguous().numpy().data)
-    constants = digest_of_constants(engine.template, engine.layout)
-    with engine.own_stream("optimizer"):
-        optimizer = digest_of_optimizers(engine.template)
-    layers = digest_of_layers(engine.template)
-    return {"initial model": initial.hexdigest(), "net": layers, CONSTANTS: constants, "optimizer": optimizer}
 
 
 def _digest_of_scale(examples: Examples) -> str:

@@ -175,7 +175,8 @@ class ParameterLayout:
         found = self._find(pattern, slots)
         if not found:
             without = f" (without {', '.join(self.left_out)}: personal)" if self.left_out else ""
-            layers = ", ".join(self._layer_kinds())
+            kinds = {slot.layer: slot.kind for slot in self.slots if not slot.is_buffer}
+            layers = ", ".join(f"{layer or '(top)'} ({kind})" for layer, kind in kinds.items())
             raise InputError(f"layer pattern {pattern!r} matches nothing; the layers are: {layers}{without}")
         return found
 
@@ -188,11 +189,6 @@ class ParameterLayout:
         layers, number = self.layers_of(position[1]), int(position[2])
         layer = layers[number] if -len(layers) <= number < len(layers) else None
         return [slot for slot in slots if layer in slot.owners]
-
-    def _layer_kinds(self) -> Iterator[str]:
-        for layer in self.layers:
-            kind = next(slot.kind for slot in self.slots if slot.layer == layer)
-            yield f"{layer or '(top)'} ({kind})"
 
     def read(self, module: nn.Module, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:
         """Copies the module's tensors into a new row `[d]`."""

@@ -83,7 +83,8 @@ class RunTotals:
         test = evaluation.scores.get("test")
         if evaluation.full_coverage and test is not None:
             self._keep_best(test)
-        self.members = members(evaluation, r.data.num_clients)
+        self.members = torch.full((r.data.num_clients,), -1)
+        self.members[evaluation.clients] = evaluation.index
         found, last = self.members.int(), max(self.memberships, default=None)
         few = len(found) * len(self.memberships) < _MOST_KEPT
         if is_due(r.number, last, every) or (few and last is not None and not found.equal(self.memberships[last])):
@@ -96,16 +97,9 @@ class RunTotals:
             if not isnan(new) and (old is None or score.better(new, old)):
                 self.best[score.name] = new
 
-    def memberships_with(self, r: Round, evaluation: Evaluation) -> dict[int, Tensor]:
-        """Returns the stored memberships, and those of the latest round."""
-        return self.memberships | {r.number: members(evaluation, r.data.num_clients)}
-
-
-def members(evaluation: Evaluation, num_clients: int) -> Tensor:
-    """Returns the cluster of every client `[num_clients]`; -1 for clients that were not evaluated."""
-    members = torch.full((num_clients,), -1)
-    members[evaluation.clients] = evaluation.index
-    return members
+    def memberships_with(self, number: int) -> dict[int, Tensor]:
+        """Returns the stored memberships, and those of the last evaluation, which was of the round `number`."""
+        return self.memberships | ({} if self.members is None else {number: self.members})
 
 
 def traffic_row(r: Round, mib: float) -> Row:

@@ -42,11 +42,11 @@ def connect_to_ray(address: str | None, resources: Resources) -> Iterator[None]:
     os.environ.update({name: value for name, value in _SETTINGS.items() if name not in os.environ})
     if address is not None:
         os.environ["RAY_ADDRESS"] = address
-    here = not ray_cluster.is_there()
-    device = "cuda:0" if here and torch.cuda.is_available() else "cpu"
-    if here:
-        _require(resources, [_this_machine()], "this machine")
     try:
+        here = not ray_cluster.is_there()
+        device = "cuda:0" if here and torch.cuda.is_available() else "cpu"
+        if here:
+            _require(resources, [{"CPU": count_cores(), "GPU": torch.cuda.device_count()}], "this machine")
         ray_cluster.connect(Plan(device=device, workers=count_cores() if here else 1))
         try:
             if not here:
@@ -60,10 +60,6 @@ def connect_to_ray(address: str | None, resources: Resources) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _this_machine() -> dict[str, float]:
-    return {"CPU": count_cores(), "GPU": torch.cuda.device_count()}
-
-
 def _require(resources: Resources, nodes: list[dict[str, float]], where: str) -> None:
     for name, kind, asked in (("cpus", "CPU", resources.cpus), ("gpus", "GPU", resources.gpus)):
         most = max((node.get(kind, 0) for node in nodes), default=0)
@@ -72,13 +68,11 @@ def _require(resources: Resources, nodes: list[dict[str, float]], where: str) ->
                 f"resources.{name} is {asked:g}, but no node of {where} has more than {most:g}: a trial would wait "
                 "forever; lower it, or give the --ray.address of a larger cluster"
             )
-    for node in nodes:
-        if node.get("CPU", 0) >= resources.cpus and node.get("GPU", 0) >= resources.gpus:
-            return
-    raise InputError(
-        f"no node of {where} has {resources.cpus:g} cores and {resources.gpus:g} GPUs at once; lower resources.cpus "
-        "or resources.gpus"
-    )
+    if not any(node.get("CPU", 0) >= resources.cpus and node.get("GPU", 0) >= resources.gpus for node in nodes):
+        raise InputError(
+            f"no node of {where} has {resources.cpus:g} cores and {resources.gpus:g} GPUs at once; lower "
+            "resources.cpus or resources.gpus"
+        )
 
 
 def require_shared_folder(path: str) -> None:

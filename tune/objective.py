@@ -29,7 +29,6 @@ class Objective:
     second: str | None = None
 
     def __post_init__(self) -> None:
-        refuse_test(self.metric)
         known = tuple(name for name in choosable_columns(self.scores) if name.startswith("val/"))
         if self.metric not in known:
             raise InputError(
@@ -91,15 +90,6 @@ class Objective:
             if not front or sign * row[self.metric] < sign * front[-1][self.metric]:
                 front.append(row)
         return front
-
-
-def refuse_test(metric: str) -> None:
-    """Raises InputError for a test metric."""
-    if metric.startswith("test/"):
-        raise InputError(
-            f"metric is {metric!r}, but choosing trials by test data would make the final test score too good; use "
-            f"val/{metric[5:]} (the best trial is scored on test data once, at the end)"
-        )
 
 
 def require_validation(prepared: PreparedRun) -> None:

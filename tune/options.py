@@ -38,11 +38,6 @@ def _announce(path: Path) -> None:
     announce_own_code(path, [study], [folder for folder in folders if not inside(folder, path)])
 
 
-def without_code_inside(base: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Returns the base of an opened study, without the code folders that lie in the study's directory."""
-    return base | {"code": [folder for folder in base["code"] if not inside(folder, path)]}
-
-
 @dataclass(frozen=True)
 class StudyRequest:
     """The parsed command line of `lit-cfl tune`.
@@ -137,10 +132,10 @@ def parse_study(arguments: Sequence[str], content: Mapping[str, Any] | None = No
     folder = with_base[-1].parent if with_base else None
     with prefix_errors("base"):
         base = base_config(study.base, None if resume else folder)
-    if resume:
-        base = without_code_inside(base, Path(resume))
     where = study_dir if resume is None else resume
     directory = default_run_directory(study.name) if where is None else resolve_directory(where, "--study_dir")
+    if resume:  # code is not imported from an opened study's directory, which may be another user's
+        base["code"] = [part for part in base["code"] if not inside(part, directory)]
     return StudyRequest(replace(study, base=base), directory, resume is not None, address, dry_run)
 
 

@@ -20,6 +20,7 @@ from lit_cfl.config.words import given_options, split_list
 from lit_cfl.errors import InputError, Notice, join_ids, prefix_errors, suggest
 from lit_cfl.experiment import Experiment, PlanOptions
 from lit_cfl.metric_names import Row
+from lit_cfl.options import ABOVE_0, FROM_1, bounded, require_options
 from lit_cfl.progress.screen import Screen
 from lit_cfl.storage.csv_log import write_rows
 from lit_cfl.storage.yaml_files import parse_yaml
@@ -54,8 +55,8 @@ class SearchFirst:
         resources: Resources of each trial.
     """
 
-    trials: int = 16
-    minutes: float | None = None
+    trials: int = bounded(16, FROM_1)
+    minutes: float | None = bounded(None, ABOVE_0)
     seeds: list[int] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     spaces: dict[str, Any] = field(default_factory=dict)
@@ -71,8 +72,7 @@ class SearchFirst:
         return cls(**content | {name: kind(**content[name]) for name, kind in groups if name in content})
 
     def __post_init__(self) -> None:
-        if self.minutes is not None and not self.minutes > 0:
-            raise InputError(f"search.minutes is {self.minutes}; give a number above 0")
+        require_options(self, "search.")
 
 
 def read_search(groups: Sequence[Any], words: Sequence[str]) -> SearchFirst:

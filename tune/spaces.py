@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
-from math import prod
 from typing import Any
 
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
@@ -86,11 +85,6 @@ class Space:
     def grid(self) -> bool:
         """Whether the space is a grid, of which every combination is tried."""
         return any(p.grid for p in self.parameters)
-
-    @property
-    def size(self) -> int:
-        """The number of combinations of a grid."""
-        return prod(len(corners(p.distribution)) for p in self.parameters)
 
     @property
     def changes_data(self) -> list[str]:

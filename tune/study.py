@@ -2,15 +2,16 @@
 
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from math import ceil, inf, isfinite
+from math import ceil, isfinite
 from pathlib import Path
 from typing import Any
 
 from lit_cfl.errors import InputError
+from lit_cfl.options import ABOVE_0, FROM_0, FROM_1, Bounds, bounded, require_options
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.config_file import as_yaml
 from lit_cfl.storage.given_paths import require_folder_name
-from lit_cfl.tune.objective import Objective, refuse_test
+from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.space_file import parse_points, parse_space
 from lit_cfl.tune.spaces import Space
 
@@ -26,14 +27,11 @@ class Resources:
         gpus: Share of a GPU, 0 or more; 0.25 = four trials on each, with a quarter of its memory each.
     """
 
-    cpus: float = 1.0
-    gpus: float = 0.0
+    cpus: float = bounded(1.0, ABOVE_0)
+    gpus: float = bounded(0.0, FROM_0)
 
     def __post_init__(self) -> None:
-        if not self.cpus > 0:
-            raise InputError(f"resources.cpus is {self.cpus}; give a number above 0")
-        if not self.gpus >= 0:
-            raise InputError(f"resources.gpus is {self.gpus}; give 0 or more")
+        require_options(self, "resources.")
 
     @property
     def threads(self) -> int:
@@ -54,23 +52,14 @@ class Limits:
         concurrent: Maximum number of trials at the same time; None = as many as the resources allow.
     """
 
-    trials: int | None = None
-    minutes: float | None = None
-    trial_minutes: float | None = None
-    target: float | None = None
-    concurrent: int | None = None
+    trials: int | None = bounded(None, FROM_1)
+    minutes: float | None = bounded(None, ABOVE_0)
+    trial_minutes: float | None = bounded(None, ABOVE_0)
+    target: float | None = bounded(None, Bounds("a number, such as 0.95", isfinite))
+    concurrent: int | None = bounded(None, FROM_1)
 
     def __post_init__(self) -> None:
-        for name in ("trials", "concurrent"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"limits.{name} is {value}; give 1 or more")
-        for name in ("minutes", "trial_minutes"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise InputError(f"limits.{name} is {value}; give a number above 0")
-        if self.target is not None and not isfinite(self.target):
-            raise InputError(f"limits.target is {self.target}; give a number, such as 0.95")
+        require_options(self, "limits.")
 
 
 @dataclass(frozen=True)
@@ -83,14 +72,11 @@ class Stopping:
             before an algorithm's clusters have trained.
     """
 
-    eta: float = 4.0
-    first: int | None = None
+    eta: float = bounded(4.0, Bounds("1 (no trial is stopped) or more", FROM_1.hold))
+    first: int | None = bounded(None, FROM_1)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.eta < inf:
-            raise InputError(f"stopping.eta is {self.eta}; give 1 (no trial is stopped) or more")
-        if self.first is not None and self.first < 1:
-            raise InputError(f"stopping.first is {self.first}; give 1 or more")
+        require_options(self, "stopping.")
 
 
 @dataclass(frozen=True)
@@ -138,8 +124,11 @@ class Study:
             raise InputError(f"num_repeats is {self.num_repeats}; give 0 or more")
         if self.seeds is not None and (not self.seeds or len(set(self.seeds)) < len(self.seeds)):
             raise InputError(f"seeds is {self.seeds}; give one or more different numbers, such as [0, 1, 2]")
-        if self.metric is not None:
-            refuse_test(self.metric)
+        if self.metric is not None and self.metric.startswith("test/"):
+            raise InputError(
+                f"metric is {self.metric!r}, but choosing trials by test data would make the final test score too "
+                f"good; use val/{self.metric[5:]} (the best trial is scored on test data once, at the end)"
+            )
         Objective(second=self.second_metric)
 
     @property

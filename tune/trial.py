@@ -51,12 +51,6 @@ class TrialJob:
         """The seeds under which every trial runs."""
         return self.study.seeds or []
 
-    def limit_gpu_memory(self) -> None:
-        """Limits this process to a trial's share of a GPU's memory, if the share is below 1."""
-        share = self.study.resources.gpus
-        if 0 < share < 1:
-            torch.cuda.set_per_process_memory_fraction(share)
-
     def _device(self, experiment: Experiment, plan: PlanOptions) -> str | None:
         """Returns `cpu` for a trial without a share of a GPU; None leaves the choice to the experiment.
 
@@ -186,7 +180,8 @@ def run_trial(config: dict[str, Any], job: TrialJob) -> None:
         wait_until_free(path)  # an earlier process of this trial may not have ended yet
         # the study's folder may belong to another user, so no code is imported from it
         with no_code_from(job.folder.parent):
-            job.limit_gpu_memory()
+            if 0 < (share := job.study.resources.gpus) < 1:
+                torch.cuda.set_per_process_memory_fraction(share)
             experiment = job.of_setting(config[NUMBER], config)
             report.begin(experiment)
             # the study itself prints each notice once

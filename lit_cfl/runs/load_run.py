@@ -33,7 +33,7 @@ from lit_cfl.runs.resume import (
 from lit_cfl.storage.checkpoint import Checkpoint, state_from_dict
 from lit_cfl.storage.config_file import require_config
 from lit_cfl.storage.csv_log import read_frame, text_of
-from lit_cfl.storage.digests import require_undamaged
+from lit_cfl.storage.digests import find_changed
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -96,7 +96,11 @@ class SavedRun:
             raise InputError(
                 f"{self.path} has no {name} yet: it is written at the end; resume with --resume {quote(str(self.path))}"
             )
-        require_undamaged(self.path, name)
+        if find_changed(self.path, [name]):
+            raise InputError(
+                f"{self.path / name} was changed or damaged since the run ended; put the original back, or use lit-cfl "
+                f"run --resume {self.path} to write again what it can"
+            )
         return self.path / name
 
     @cached_property

@@ -215,7 +215,7 @@ class Recorder:
         if not self.prepared.totals.trained:
             self._warn_untrained(r.number)
         note_loss_above_guessing(self.engine.template, r.info.loss, r.data.examples.num_labels)
-        memberships = self.prepared.totals.memberships_with(r, evaluation)
+        memberships = self.prepared.totals.memberships_with(r.number)
         notes = list(dict.fromkeys([*self._notices[: self._prepared], *self._notices_of_rounds]))
         more = {"stopped": stopped, "notes": notes}
         return write_end(self.prepared, self.directory, r, evaluation, memberships, self.prepared.totals.best, more)
@@ -237,7 +237,7 @@ class Recorder:
             return None
         r, evaluation = self._latest
         test = evaluation.scores.get("test")
-        kept = self.prepared.totals.memberships_with(r, evaluation)
+        kept = self.prepared.totals.memberships_with(r.number)
         tables = self.directory.own | ({"shift": self.directory.shifts} if self.shifting else {})
         values = torch.empty(0) if test is None else test.of_clients()
         return RoundView(

@@ -37,25 +37,6 @@ def read_finished_summary(path: Path, rounds: int) -> dict[str, Any] | None:
     return summary if over else None
 
 
-def read_agreeing_summary(
-    experiment: "Experiment", path: Path, stored: Mapping[str, Any], new_plan: bool = False
-) -> dict[str, Any] | None:
-    """Reads the summary of a finished, undamaged run of this experiment; None if rounds remain or files are damaged.
-
-    Args:
-        experiment: Requested experiment.
-        path: Run directory.
-        stored: Recorded configuration.
-        new_plan: Allow another plan than the recorded one.
-
-    Raises:
-        InputError: the run has another configuration.
-    """
-    require_agreement(path, stored, experiment.to_dict() | {"plan": stored.get("plan")}, new_plan)
-    summary = read_finished_summary(path, experiment.rounds)
-    return summary if summary is not None and find_changed(path) == [] else None
-
-
 def with_own_partition(experiment: "Experiment", path: Path, saved: Mapping[str, Any] | None) -> "Experiment":
     """Returns the experiment with the run's copy of the partition in place of the configured partition file.
 

@@ -24,7 +24,6 @@ from lit_cfl.runs.recorder import Recorder
 from lit_cfl.runs.resume import (
     disagreements,
     edited_config,
-    read_agreeing_summary,
     read_finished_summary,
     require_agreement,
     require_same_digests,
@@ -38,7 +37,7 @@ from lit_cfl.storage.atomic_writes import write_json
 from lit_cfl.storage.checkpoint import Checkpoint, read_fingerprint, read_saved_config, share_initial_model
 from lit_cfl.storage.config_file import require_unused, stored_config, write_config
 from lit_cfl.storage.csv_log import read_table
-from lit_cfl.storage.digests import renew_sums
+from lit_cfl.storage.digests import find_changed, renew_sums
 from lit_cfl.storage.lock import lock_directory
 from lit_cfl.tracking.offline import sync_line
 from lit_cfl.tracking.trackers import Trackers
@@ -263,9 +262,10 @@ def _run_one(
         stored = None if mode == "new" else stored_config(path)
         if stored is None:
             return _start(experiment, path, callbacks, plan, notices)
-        summary = read_agreeing_summary(experiment, path, stored, mode == "new_plan")
+        require_agreement(path, stored, experiment.to_dict() | {"plan": stored.get("plan")}, mode == "new_plan")
+        summary = read_finished_summary(path, experiment.rounds)
         experiment = with_stored_code(experiment, stored)
-        if summary is None:
+        if summary is None or find_changed(path) != []:  # rounds remain, or files are damaged
             return _record(_restore_recorder(experiment, path, stored, callbacks, mode), callbacks, notices)
         if stored.get("made_in_python"):  # config.yaml describes such an experiment only in part
             require_unchanged_data(experiment, path)

@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from lit_cfl.errors import InputError
 from lit_cfl.storage.atomic_writes import write_text
 
 SUMS = "SHA256SUMS"
@@ -61,12 +60,3 @@ def find_changed(directory: Path, names: Iterable[str] | None = None) -> list[st
     if sums is None:
         return None
     return [name for name in (sums if names is None else names) if digest_of(directory / name) != sums.get(name)]
-
-
-def require_undamaged(directory: Path, name: str) -> None:
-    """Raises InputError if a file of a finished run was changed or damaged."""
-    if find_changed(directory, [name]):
-        raise InputError(
-            f"{directory / name} was changed or damaged since the run ended; put the original back, or use lit-cfl "
-            f"run --resume {directory} to write again what it can"
-        )

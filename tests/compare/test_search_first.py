@@ -143,7 +143,7 @@ def test_every_packaged_space_builds_at_its_corners():
 
 REFUSED = {
     "--search.trails 3": "search has no option 'trails' (did you mean trials?)",
-    "--search.trials 0": "search of FedAvg: search.trials is 0; give 1 or more",
+    "--search.trials 0": "search.trials is 0; give 1 or more",
     "--search.trials many": "search.trials is 'many'; give a whole number",
     "--search.minutes -1": "search.minutes is -1; give a number above 0",
     "--search.seeds 1 5": "seed 1 is the comparison's, whose runs must not choose anything; "

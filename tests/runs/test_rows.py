@@ -19,7 +19,7 @@ from lit_cfl.evaluation import Evaluation
 from lit_cfl.local_work import LocalCosts
 from lit_cfl.metric_names import SHIFTS
 from lit_cfl.rounds import Round, Traffic
-from lit_cfl.run_totals import RunTotals, costs_row, members, traffic_row
+from lit_cfl.run_totals import RunTotals, costs_row, traffic_row
 from lit_cfl.runs import rows as rows_of_runs
 from lit_cfl.runs.rows import client_rows, cluster_rows, membership_arrays, shift_rows, snapshot
 from lit_cfl.runs.shared_clients import ScoredClients, compare_shared, read_scored
@@ -87,7 +87,9 @@ def test_each_client_has_a_row_with_its_own_numbers(data: FederatedData):
 
 
 def test_members_are_the_clusters_of_the_clients_that_were_scored(data: FederatedData):
-    kept = members(scored(), 6)
+    totals = RunTotals()
+    totals.take(replace(after(), data=data), scored(), every=1)
+    kept = totals.memberships_with(1)[1]
     assert kept.tolist() == [-1, 0, 0, -1, 2, -1]
     arrays = membership_arrays({2: kept, 5: kept + 1}, data)
     assert (arrays["rounds"].tolist(), arrays["true_cluster"].tolist()) == ([2, 5], data.true_clusters.tolist())

@@ -50,7 +50,7 @@ def test_each_distribution_is_read():
     ends = [[0, 2], [0.1, 1], [2, 4], ['["conv*"]', "null"], [1, 64]]
     assert [corners(parameter.distribution) for parameter in space.parameters] == ends
     assert not space.grid
-    assert parse_space({"a": {"grid": [1, 2]}, "b": {"grid": [3, 4, 5]}}).size == 6
+    assert len(parse_space({"a": {"grid": [1, 2]}, "b": {"grid": [3, 4, 5]}}).combinations()) == 6
 
 
 def test_values_become_options_of_their_own_algorithm_alone():
