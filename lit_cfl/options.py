@@ -34,6 +34,7 @@ class Bounds:
 
 FROM_1 = Bounds("1 or more", lambda number: 1 <= number < inf)
 FROM_0 = Bounds("0 or more", lambda number: 0 <= number < inf)
+NOT_NEGATIVE = Bounds("0 or more", lambda number: number >= 0)  # infinity is a threshold that nothing reaches
 ABOVE_0 = Bounds("a number above 0", lambda number: 0 < number < inf)
 SHARE = Bounds("0 to 1", lambda number: 0 <= number <= 1)
 PART = Bounds("0 or more and below 1", lambda number: 0 <= number < 1)

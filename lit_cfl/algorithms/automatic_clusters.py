@@ -5,16 +5,16 @@ The rule is in docs/automatic_clusters.md; its alternatives and its results are 
 
 import warnings
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from lit_cfl.algorithms.base import Info, clients_with_data, require_clients, require_positive
+from lit_cfl.algorithms.base import Info, clients_with_data, require_clients
 from lit_cfl.clustering.number_of_clusters import CLIENTS_PER_CLUSTER, number_of_clusters
-from lit_cfl.errors import InputError, Notice, count_noun
+from lit_cfl.errors import Notice, count_noun
 from lit_cfl.local_work import LocalWork
+from lit_cfl.options import FROM_1, bounded
 
 NumClusters = int | Literal["auto"]
 """A number of clusters, or `auto`: the algorithm chooses it."""
@@ -29,7 +29,7 @@ class ClusterNumberOptions:
             clients.
     """
 
-    max_clusters: int = 10
+    max_clusters: int = bounded(10, FROM_1)
 
     def choose_number(self: Any, work: LocalWork, rng: torch.Generator) -> tuple[int, Info]:
         """Returns the algorithm's `num_clusters`; for `auto`, chooses and reports it.
@@ -48,13 +48,6 @@ class ClusterNumberOptions:
         updates = rows.sub_(w0)[:, : work.layout.num_parameters]  # in place, since the rows may be in a large file
         info = Info(fitted.loss, len(clients), len(rows), fitted.skipped)
         return number_from_updates(type(self).__name__, updates, self.max_clusters, rng), info
-
-
-def require_number(num_clusters: NumClusters | None, max_clusters: int = 1) -> None:
-    """Raises InputError unless `num_clusters` is `auto`, None, or a whole number of 1 or more, as `max_clusters` is."""
-    if num_clusters not in ("auto", None) and not isinstance(num_clusters, Integral):
-        raise InputError(f"num_clusters is {num_clusters!r}; give a whole number, or auto")
-    require_positive(num_clusters=known_number(num_clusters), max_clusters=max_clusters)
 
 
 def known_number(num_clusters: NumClusters | None) -> int:

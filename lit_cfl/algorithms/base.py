@@ -15,6 +15,7 @@ from lit_cfl.clustering.client_map import clusters_of
 from lit_cfl.errors import InputError, count_noun
 from lit_cfl.local_work import LocalWork
 from lit_cfl.metric_names import Row
+from lit_cfl.options import require_options
 from lit_cfl.parameters import ParameterLayout
 
 # an instance of `state_type`: a flat frozen dataclass (eq=False) of tensors, numbers, strings, lists and dicts
@@ -161,6 +162,9 @@ class Algorithm(ABC):
     caveat: ClassVar[str] = ""  # a sentence printed with the algorithm's results
     mixes_models: ClassVar[bool] = False  # True if `serve` gives weights: a client uses a mixture of models
 
+    def __post_init__(self) -> None:
+        require_options(self, "algorithm.")
+
     def check(self, work: LocalWork) -> None:  # noqa: B027  # most algorithms have nothing to check
         """Raises InputError if these clients cannot be trained with these hyper-parameters. Trains nothing."""
 
@@ -244,20 +248,6 @@ class Algorithm(ABC):
     def first_clustering_round(self) -> int:
         """Returns the number of rounds before the first clustering, during which a search must not stop a trial."""
         return 0
-
-
-def require_positive(**values: float) -> None:
-    """Raises InputError if a whole-number hyper-parameter is below 1."""
-    for name, value in values.items():
-        if value < 1:
-            raise InputError(f"{name} is {value}; it must be 1 or more")
-
-
-def require_not_negative(**values: float) -> None:
-    """Raises InputError if a hyper-parameter is below 0 or NaN."""
-    for name, value in values.items():
-        if not value >= 0:
-            raise InputError(f"{name} is {value}; it must be 0 or more")
 
 
 def clients_with_data(work: LocalWork) -> Tensor:

@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 
 from lit_cfl.aggregation import Weights, client_weights
-from lit_cfl.algorithms.base import Algorithm, Assignment, Info, require_not_negative
+from lit_cfl.algorithms.base import Algorithm, Assignment, Info
 from lit_cfl.algorithms.cluster_steps import average_in_clusters
 from lit_cfl.algorithms.personal_models import clients_without_model, look_up_models, starting_models, with_trained
 from lit_cfl.local_work import Budget, Fitted, LocalWork
+from lit_cfl.options import NOT_NEGATIVE, bounded
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,13 +50,10 @@ class Ditto(Algorithm):
         "Li, Hu, Beirami, Smith. Ditto: Fair and Robust Federated Learning Through Personalization. ICML 2021. "
         "arXiv:2012.04221"
     )
-    lambda_: float = 1.0
+    lambda_: float = bounded(1.0, NOT_NEGATIVE)
     weights: Weights = "examples"
     personal: Budget | None = None
     state_type = DittoState
-
-    def __post_init__(self) -> None:
-        require_not_negative(lambda_=self.lambda_)
 
     @property
     def reason_without_personal(self) -> str:

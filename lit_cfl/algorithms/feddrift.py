@@ -29,19 +29,13 @@ import torch
 from torch import Tensor
 
 from lit_cfl.aggregation import Weights, mean_by_cluster
-from lit_cfl.algorithms.base import (
-    Algorithm,
-    Info,
-    clients_with_data,
-    require_clients,
-    require_not_negative,
-    require_positive,
-)
+from lit_cfl.algorithms.base import Algorithm, Info, clients_with_data, require_clients
 from lit_cfl.algorithms.cluster_steps import cold, train_clusters
 from lit_cfl.algorithms.migration import MIGRATIONS, SHIFT_SCORES
 from lit_cfl.clustering import agglomerate, assign, clusters_of, merge_distances
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
+from lit_cfl.options import FROM_1, NOT_NEGATIVE, bounded
 
 _APART = 1e30  # distance of clusters with a loss that is not finite
 
@@ -77,9 +71,9 @@ class FedDrift(Algorithm):
         "Jothimurugesan, Hsieh, Wang, Joshi, Gibbons. Federated Learning under Distributed Concept Drift. "
         "AISTATS 2023. arXiv:2206.00799"
     )
-    delta: float = 1.0
-    merge_delta: float | None = None
-    step_rounds: int = 5
+    delta: float = bounded(1.0, NOT_NEGATIVE)
+    merge_delta: float | None = bounded(None, NOT_NEGATIVE)
+    step_rounds: int = bounded(5, FROM_1)
     start: Literal["clients", "one"] = "clients"
     eager: bool = False
     weights: Weights = "examples"
@@ -92,10 +86,7 @@ class FedDrift(Algorithm):
     closeness = "minus the training loss of the cluster's model"
 
     def __post_init__(self) -> None:
-        require_not_negative(delta=self.delta)
-        require_positive(step_rounds=self.step_rounds)
-        if self.merge_delta is not None:
-            require_not_negative(merge_delta=self.merge_delta)
+        super().__post_init__()
         if self.eager and (self.start == "clients" or self.merge_delta is not None):
             raise InputError(
                 f"eager is true, but start is {self.start} and merge_delta is {self.merge_delta}: FedDrift-Eager "

@@ -22,13 +22,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters, known_number, require_number
-from lit_cfl.algorithms.base import Algorithm, Assignment, Info, clients_with_data, require_clients, require_positive
+from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters, known_number
+from lit_cfl.algorithms.base import Algorithm, Assignment, Info, clients_with_data, require_clients
 from lit_cfl.algorithms.cluster_steps import average_in_clusters
 from lit_cfl.clustering.number_of_clusters import number_of_clusters
 from lit_cfl.clustering.number_of_components import number_of_components
 from lit_cfl.errors import Notice, count_noun
 from lit_cfl.local_work import LocalWork
+from lit_cfl.options import FROM_1, bounded
 
 # maximum number of clients from which M is estimated: comparing all pairs of more clients takes too long
 _DECIDING = 1000
@@ -57,15 +58,11 @@ class FedEM(ClusterNumberOptions, Algorithm):
         "Marfoq, Neglia, Bellet, Kameni, Vidal. Federated Multi-Task Learning under a Mixture of Distributions. "
         "NeurIPS 2021. arXiv:2108.10252"
     )
-    num_clusters: NumClusters = 3
-    newcomer_steps: int = 10
+    num_clusters: NumClusters = bounded(3, FROM_1)
+    newcomer_steps: int = bounded(10, FROM_1)
     state_type = FedEMState
     closeness = "weight of the cluster's model in the client's mixture"
     mixes_models = True
-
-    def __post_init__(self) -> None:
-        require_number(self.num_clusters, self.max_clusters)
-        require_positive(newcomer_steps=self.newcomer_steps)
 
     @property
     def reason_without_personal(self) -> str:

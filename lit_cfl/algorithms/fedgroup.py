@@ -23,30 +23,14 @@ import torch
 from torch import Tensor
 
 from lit_cfl.aggregation import Mix, Weights, mean_by_cluster, mix_clusters
-from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters, known_number, require_number
-from lit_cfl.algorithms.base import (
-    Algorithm,
-    Assignment,
-    Info,
-    Similarity,
-    clients_with_data,
-    require_clients,
-    require_not_negative,
-    require_positive,
-)
+from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters, known_number
+from lit_cfl.algorithms.base import Algorithm, Assignment, Info, Similarity, clients_with_data, require_clients
 from lit_cfl.algorithms.cluster_steps import closest_by_update, cold, train_clusters
-from lit_cfl.clustering import (
-    agglomerate,
-    assign,
-    cosine_similarity,
-    direction_cosines,
-    edc_embedding,
-    kmeans,
-    madc,
-)
+from lit_cfl.clustering import agglomerate, assign, cosine_similarity, direction_cosines, edc_embedding, kmeans, madc
 from lit_cfl.clustering.similarity import warn_if_equal
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget, Fitted, LocalWork
+from lit_cfl.options import FROM_1, NOT_NEGATIVE, bounded
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,21 +65,16 @@ class FedGroup(ClusterNumberOptions, Algorithm):
         "Duan, Liu, Ji, Liu, Liang, Chen, Tan. FedGroup: Efficient Federated Learning via Decomposed Similarity-Based "
         "Clustering. IEEE ISPA 2021. arXiv:2010.06870"
     )
-    num_clusters: NumClusters = 3
-    pretrain_scale: int = 20
+    num_clusters: NumClusters = bounded(3, FROM_1)
+    pretrain_scale: int = bounded(20, FROM_1)
     measure: Literal["edc", "madc"] = "edc"
     pretrain: Budget = Budget(1, "epochs")
-    eta_g: float = 0.0
+    eta_g: float = bounded(0.0, NOT_NEGATIVE)
     mix: Mix = "normalised"
     weights: Weights = "examples"
     state_type: ClassVar[type] = FedGroupState
     score_columns: ClassVar[tuple[str, ...]] = ("clusters/inertia",)
     closeness: ClassVar[str] = "cosine of the client's first update with the cluster's direction"
-
-    def __post_init__(self) -> None:
-        require_number(self.num_clusters, self.max_clusters)
-        require_positive(pretrain_scale=self.pretrain_scale)
-        require_not_negative(eta_g=self.eta_g)
 
     @property
     def known_clusters(self) -> int:

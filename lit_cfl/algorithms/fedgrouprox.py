@@ -9,8 +9,8 @@ Where this differs from the paper (in addition to FedGroup's list):
 
 from dataclasses import dataclass
 
-from lit_cfl.algorithms.base import require_not_negative
 from lit_cfl.algorithms.fedgroup import FedGroup
+from lit_cfl.options import NOT_NEGATIVE, bounded
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,7 @@ class FedGrouProx(FedGroup):
             (Sent140: 0.01).
     """
 
-    mu: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_not_negative(mu=self.mu)
+    mu: float = bounded(1.0, NOT_NEGATIVE)
 
     @property
     def prox(self) -> float:

@@ -16,10 +16,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lit_cfl.algorithms.base import require_not_negative
 from lit_cfl.algorithms.fedavg import FedAvg
-from lit_cfl.errors import InputError, Notice, count_noun
+from lit_cfl.errors import Notice, count_noun
 from lit_cfl.local_work import Budget, Fitted, LocalWork, per_client
+from lit_cfl.options import NOT_NEGATIVE, SHARE, bounded
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,9 @@ class FedProx(FedAvg):
         "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys 2020. "
         "arXiv:1812.06127"
     )
-    mu: float = 1.0
-    stragglers: float = 0.0
+    mu: float = bounded(1.0, NOT_NEGATIVE)
+    stragglers: float = bounded(0.0, SHARE)
     straggler_work: Literal["partial", "drop"] = "partial"
-
-    def __post_init__(self) -> None:
-        require_not_negative(mu=self.mu)
-        if not 0 <= self.stragglers <= 1:
-            raise InputError(f"stragglers is {self.stragglers}; give a share of the cohort, 0 to 1")
 
     def train(self, models: Tensor, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Fitted:
         return work.fit(models, cohort, prox=self.mu, centers=models, budget=self.budget(cohort, work, rng))

@@ -27,13 +27,14 @@ import torch
 from torch import Tensor
 
 from lit_cfl.aggregation import Weights
-from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters, known_number, require_number
+from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters, known_number
 from lit_cfl.algorithms.base import Algorithm, Info, clients_with_data, require_clients
 from lit_cfl.algorithms.cluster_steps import cold, train_clusters
 from lit_cfl.algorithms.migration import MigrationOptions
 from lit_cfl.algorithms.personal_models import keep_trained
 from lit_cfl.clustering import assign
 from lit_cfl.local_work import LocalWork
+from lit_cfl.options import FROM_1, bounded
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,15 +62,11 @@ class FeSEM(ClusterNumberOptions, MigrationOptions, Algorithm):
     """
 
     paper: ClassVar[str] = "Xie, Long, Shen, Zhou, Wang, Jiang. Multi-Center Federated Learning. 2020. arXiv:2005.01026"
-    num_clusters: NumClusters = 3
+    num_clusters: NumClusters = bounded(3, FROM_1)
     weights: Weights = "equal"
     start_partition: Literal["random", "loss"] = field(default="random", kw_only=True)
     state_type = FeSEMState
     closeness = "minus the distance of the client's model from the cluster's"
-
-    def __post_init__(self) -> None:
-        require_number(self.num_clusters, self.max_clusters)
-        MigrationOptions.__post_init__(self)
 
     def check(self, work: LocalWork) -> None:
         require_clients(known_number(self.num_clusters), len(clients_with_data(work)))

@@ -56,10 +56,6 @@ class FlexCFL(FedGroup, MigrationOptions):
     score_columns: ClassVar[tuple[str, ...]] = (*FedGroup.score_columns, *MigrationOptions.score_columns)
     tables: ClassVar[Mapping[str, tuple[str, ...]]] = MigrationOptions.tables
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        MigrationOptions.__post_init__(self)
-
     def check(self, work: LocalWork) -> None:
         super().check(work)
         self.require_comparable(work)

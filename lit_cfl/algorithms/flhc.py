@@ -20,26 +20,14 @@ import torch
 from torch import Tensor
 
 from lit_cfl.aggregation import Weights, mean_by_cluster
-from lit_cfl.algorithms.automatic_clusters import (
-    ClusterNumberOptions,
-    NumClusters,
-    known_number,
-    number_from_updates,
-    require_number,
-)
-from lit_cfl.algorithms.base import (
-    Algorithm,
-    Info,
-    Similarity,
-    clients_with_data,
-    require_clients,
-    require_not_negative,
-)
+from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters, known_number, number_from_updates
+from lit_cfl.algorithms.base import Algorithm, Info, Similarity, clients_with_data, require_clients
 from lit_cfl.algorithms.cluster_steps import closest_by_update, cold, train_clusters
 from lit_cfl.clustering import agglomerate, assign, cosine_similarity, cross_distances, distances
 from lit_cfl.clustering.similarity import warn_if_equal
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
+from lit_cfl.options import FROM_0, FROM_1, NOT_NEGATIVE, bounded
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,25 +58,22 @@ class FLHC(ClusterNumberOptions, Algorithm):
         "Briggs, Fan, Andras. Federated Learning with Hierarchical Clustering of Local Updates to Improve Training on "
         "Non-IID Data. IJCNN 2020. arXiv:2004.11791"
     )
-    warmup_rounds: int = 10
+    warmup_rounds: int = bounded(10, FROM_0)
     distance: Literal["l1", "l2", "cosine"] = "l2"
     linkage: Literal["single", "complete", "average", "ward"] = "complete"
-    num_clusters: NumClusters | None = 3
-    threshold: float | None = None
+    num_clusters: NumClusters | None = bounded(3, FROM_1)
+    threshold: float | None = bounded(None, NOT_NEGATIVE)
     weights: Weights = "examples"
     state_type = FLHCState
     closeness = "minus the distance of the client's update from the cluster's mean update"
 
     def __post_init__(self) -> None:
-        require_number(self.num_clusters, self.max_clusters)
-        require_not_negative(warmup_rounds=self.warmup_rounds)
+        super().__post_init__()
         if (self.num_clusters is None) == (self.threshold is None):
             raise InputError(
                 f"num_clusters is {self.num_clusters} and threshold {self.threshold}; give one of them, and null for "
                 "the other"
             )
-        if self.threshold is not None:
-            require_not_negative(threshold=self.threshold)
         if self.linkage == "ward" and self.distance != "l2":
             raise InputError(f"linkage ward needs distance l2, not {self.distance}; or choose another linkage")
 

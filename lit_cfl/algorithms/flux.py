@@ -30,16 +30,8 @@ import torch
 from torch import Tensor, nn
 
 from lit_cfl.aggregation import Weights, mean_by_cluster
-from lit_cfl.algorithms.automatic_clusters import NumClusters, known_number, require_number
-from lit_cfl.algorithms.base import (
-    Algorithm,
-    Info,
-    Similarity,
-    clients_with_data,
-    require_clients,
-    require_not_negative,
-    require_positive,
-)
+from lit_cfl.algorithms.automatic_clusters import NumClusters, known_number
+from lit_cfl.algorithms.base import Algorithm, Info, Similarity, clients_with_data, require_clients
 from lit_cfl.algorithms.cluster_steps import cold, train_clusters
 from lit_cfl.clustering import assign, cosine_similarity, cross_distances, kmeans
 from lit_cfl.clustering.density import cluster_by_density
@@ -47,6 +39,7 @@ from lit_cfl.clustering.descriptors import block_range, describe, principal_axes
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.local_work import LocalWork
 from lit_cfl.nets.last_layer import latent_features
+from lit_cfl.options import ABOVE_0, FROM_0, FROM_1, bounded
 
 _FEW = 10  # examples of a label below which its moments are uncertain (docs/algorithms/flux.md)
 
@@ -83,21 +76,13 @@ class FLUX(Algorithm):
         "Fenoglio, Li, Barbiero, Lane, Langheinrich, Gjoreski. FLUX: Efficient Descriptor-Driven Clustered Federated "
         "Learning under Arbitrary Distribution Shifts. NeurIPS 2025. arXiv:2511.22305"
     )
-    warmup_rounds: int = 3
-    components: int | None = None
-    radius_scale: float = 1.0
-    num_clusters: NumClusters = "auto"
+    warmup_rounds: int = bounded(3, FROM_0)
+    components: int | None = bounded(None, FROM_1)
+    radius_scale: float = bounded(1.0, ABOVE_0)
+    num_clusters: NumClusters = bounded("auto", FROM_1)
     weights: Weights = "examples"
     state_type = FLUXState
     closeness = "minus the distance of the client's descriptor from the cluster's mean descriptor"
-
-    def __post_init__(self) -> None:
-        require_not_negative(warmup_rounds=self.warmup_rounds)
-        if self.components is not None:
-            require_positive(components=self.components)
-        require_number(self.num_clusters)
-        if not 0 < self.radius_scale < float("inf"):
-            raise InputError(f"radius_scale is {self.radius_scale}; give a number above 0")
 
     def check(self, work: LocalWork) -> None:
         require_clients(known_number(self.num_clusters), len(clients_with_data(work)))

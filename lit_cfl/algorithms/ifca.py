@@ -22,12 +22,13 @@ import torch
 from torch import Tensor
 
 from lit_cfl.aggregation import Weights
-from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters, known_number, require_number
+from lit_cfl.algorithms.automatic_clusters import ClusterNumberOptions, NumClusters, known_number
 from lit_cfl.algorithms.base import Algorithm, Info, clients_with_data, require_clients
 from lit_cfl.algorithms.cluster_steps import train_clusters
 from lit_cfl.algorithms.migration import MigrationOptions
 from lit_cfl.clustering import assign
 from lit_cfl.local_work import Fitted, LocalWork
+from lit_cfl.options import FROM_1, bounded
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,16 +61,12 @@ class IFCA(ClusterNumberOptions, MigrationOptions, Algorithm):
         "Ghosh, Chung, Yin, Ramchandran. An Efficient Framework for Clustered Federated Learning. NeurIPS 2020. "
         "arXiv:2006.04088"
     )
-    num_clusters: NumClusters = 3
+    num_clusters: NumClusters = bounded(3, FROM_1)
     weights: Weights = "equal"
     averaging: Literal["models", "gradients"] = "models"
     reassign_at_evaluation: bool = False
     state_type = IFCAState
     closeness = "minus the training loss of the cluster's model"
-
-    def __post_init__(self) -> None:
-        require_number(self.num_clusters, self.max_clusters)
-        MigrationOptions.__post_init__(self)
 
     @property
     def reason_without_means(self) -> str | None:

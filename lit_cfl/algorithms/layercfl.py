@@ -61,9 +61,9 @@ class LayerCFL(CFL):
     tables: ClassVar[dict[str, tuple[str, ...]]] = {"layers": ("cluster", "layer", "silhouette", "gap", "chosen")}
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if not isinstance(self.layers, list):
             require_word("layers", self.layers, ["by_skew", "auto", "a list of layers"])
+        super().__post_init__()
 
     def check(self, work: LocalWork) -> None:
         if isinstance(self.layers, list):

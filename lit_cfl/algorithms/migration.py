@@ -12,11 +12,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lit_cfl.algorithms.base import Info, State, clients_with_data, require_not_negative
+from lit_cfl.algorithms.base import Info, State, clients_with_data
 from lit_cfl.clustering import assign, clusters_of, find_drifted
 from lit_cfl.clustering.drift import total_variation
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
+from lit_cfl.options import NOT_NEGATIVE, bounded
 
 DriftMetric = Literal["total_variation", "loss", "features"]
 
@@ -39,14 +40,10 @@ class MigrationOptions:
     """
 
     migrate: bool = False
-    shift_threshold: float | None = None
+    shift_threshold: float | None = bounded(None, NOT_NEGATIVE)
     shift_metric: DriftMetric = "total_variation"
     score_columns: ClassVar[tuple[str, ...]] = SHIFT_SCORES
     tables: ClassVar[Mapping[str, tuple[str, ...]]] = MIGRATIONS
-
-    def __post_init__(self) -> None:
-        if self.shift_threshold is not None:
-            require_not_negative(shift_threshold=self.shift_threshold)
 
     @property
     def _compares_labels(self) -> bool:

@@ -24,20 +24,13 @@ import torch
 from torch import Tensor
 
 from lit_cfl.aggregation import Weights
-from lit_cfl.algorithms.base import (
-    Algorithm,
-    Info,
-    Similarity,
-    clients_with_data,
-    require_clients,
-    require_not_negative,
-    require_positive,
-)
+from lit_cfl.algorithms.base import Algorithm, Info, Similarity, clients_with_data, require_clients
 from lit_cfl.algorithms.cluster_steps import cold, train_clusters
 from lit_cfl.clustering import agglomerate, assign
 from lit_cfl.clustering.subspaces import Angles, left_singular_vectors, pad_bases, subspace_angles
 from lit_cfl.errors import Notice, count_noun
 from lit_cfl.local_work import LocalWork
+from lit_cfl.options import FROM_1, NOT_NEGATIVE, bounded
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,17 +60,13 @@ class PACFL(Algorithm):
         "Vahidian, Morafah, Wang, Kungurtsev, Chen, Shah, Lin. Efficient Distribution Similarity Identification in "
         "Clustered Federated Learning via Principal Angles between Client Data Subspaces. AAAI 2023. arXiv:2209.10526"
     )
-    num_vectors: int = 3
+    num_vectors: int = bounded(3, FROM_1)
     angles: Angles = "smallest"
-    threshold: float = 10.0
+    threshold: float = bounded(10.0, NOT_NEGATIVE)
     linkage: Literal["average", "weighted", "single", "complete"] = "average"
     weights: Weights = "examples"
     state_type: ClassVar[type] = PACFLState
     closeness: ClassVar[str] = "minus the angle in degrees between the client's subspace and those of the cluster"
-
-    def __post_init__(self) -> None:
-        require_positive(num_vectors=self.num_vectors)
-        require_not_negative(threshold=self.threshold)
 
     def check(self, work: LocalWork) -> None:
         require_clients(1, len(clients_with_data(work)))

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
-from lit_cfl.algorithms.base import Algorithm, Info, Similarity, require_not_negative
+from lit_cfl.algorithms.base import Algorithm, Info, Similarity
 from lit_cfl.algorithms.cluster_steps import closest_by_update
 from lit_cfl.clustering import assign, clusters_of, cosine_similarity, direction_cosines
 from lit_cfl.clustering.similarity import warn_if_equal
-from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
 from lit_cfl.metric_names import Row
+from lit_cfl.options import FROM_0, NOT_NEGATIVE, Bounds, bounded
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,16 +48,11 @@ class SplittingAlgorithm(Algorithm, ABC):
         weights: Weights of the clients in a cluster's mean: their number of `examples` (paper), or `equal` (code).
     """
 
-    eps1: float = 0.4
-    eps2: float = 1.6
-    warmup_rounds: int = 20
+    eps1: float = bounded(0.4, Bounds("a number above 0", lambda number: number > 0))
+    eps2: float = bounded(1.6, NOT_NEGATIVE)
+    warmup_rounds: int = bounded(20, FROM_0)
     weights: Weights = "examples"
     state_type: ClassVar[type] = SplitState
-
-    def __post_init__(self) -> None:
-        if not self.eps1 > 0:
-            raise InputError(f"eps1 is {self.eps1}; no norm is below that: give a number above 0")
-        require_not_negative(eps2=self.eps2, warmup_rounds=self.warmup_rounds)
 
     @property
     def reason_without_means(self) -> str:

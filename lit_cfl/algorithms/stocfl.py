@@ -24,14 +24,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.aggregation import Weights, client_weights, mean_by_cluster
-from lit_cfl.algorithms.base import (
-    Algorithm,
-    Assignment,
-    Info,
-    Similarity,
-    require_not_negative,
-    require_positive,
-)
+from lit_cfl.algorithms.base import Algorithm, Assignment, Info, Similarity
 from lit_cfl.algorithms.cluster_steps import average_in_clusters, cold
 from lit_cfl.algorithms.stocfl_clusters import (
     StoCFLState,
@@ -46,8 +39,8 @@ from lit_cfl.algorithms.stocfl_clusters import (
 from lit_cfl.clustering import clusters_of, merge_by_threshold, random_projection
 from lit_cfl.clustering.merging import exact_cosines, merge_similar
 from lit_cfl.clustering.similarity import warn_if_equal
-from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget, LocalWork, Sketch
+from lit_cfl.options import FROM_1, NOT_NEGATIVE, Bounds, bounded
 
 
 @dataclass(frozen=True)
@@ -68,22 +61,16 @@ class StoCFL(Algorithm):
     paper: ClassVar[str] = (
         "Zeng, Hu, Liu, Yu, Wang, Xu. Stochastic Clustered Federated Learning. 2023. arXiv:2303.00897"
     )
-    tau: float = 0.5
-    lambda_: float = 0.05
+    tau: float = bounded(0.5, Bounds("a cosine, -1 (one cluster) to 1 (no merge)", lambda number: -1 <= number <= 1))
+    lambda_: float = bounded(0.05, NOT_NEGATIVE)
     psi: Literal["gradient", "update"] = "update"
     psi_budget: Budget = Budget(10, "steps", "full")
     weights: Weights = "equal"
-    sketch_dim: int | None = None
+    sketch_dim: int | None = bounded(None, FROM_1)
     state_type: ClassVar[type] = StoCFLState
     closeness = "cosine of the client's representation with the cluster's"
     score_columns = ("clusters/objective",)
     tables: ClassVar[dict[str, tuple[str, ...]]] = {"cosines": ("low", "high", "pairs")}
-
-    def __post_init__(self) -> None:
-        if not -1 <= self.tau <= 1:
-            raise InputError(f"tau is {self.tau}; it is a cosine: give -1 (one cluster) to 1 (no merge)")
-        require_not_negative(lambda_=self.lambda_)
-        require_positive(sketch_dim=1 if self.sketch_dim is None else self.sketch_dim)
 
     def check(self, work: LocalWork) -> None:
         self._sketch(work, seed=0)

@@ -13,6 +13,7 @@ from own_arrays import assert_refused
 from quadratic import Clients, clients_at, f64, ids, quadratic_clients, rng
 from torch.optim import LBFGS, SGD
 
+import lit_cfl.algorithms
 from lit_cfl.algorithms import (
     CFL,
     FLHC,
@@ -120,6 +121,56 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
 @pytest.mark.parametrize(("make", "words"), REFUSED, ids=[words for _, words in REFUSED])
 def test_what_an_algorithm_cannot_use_is_refused(make: Callable[[], object], words: str):
     assert_refused(make, words)
+
+
+LIMITS = """
+FedProx      mu               0.0   -0.1
+FedProx      stragglers       1.0   1.1
+FedGrouProx  mu               0.0   -0.1
+Ditto        lambda_          0.0   -0.1
+IFCA         num_clusters     1     0
+IFCA         max_clusters     1     0
+IFCA         shift_threshold  0.0   -0.1
+FeSEM        num_clusters     1     0
+FedEM        num_clusters     1     0
+FedEM        newcomer_steps   1     0
+FedGroup     num_clusters     1     0
+FedGroup     pretrain_scale   1     0
+FedGroup     eta_g            0.0   -0.1
+FlexCFL      shift_threshold  inf   nan
+FLHC         num_clusters     1     0
+FLHC         warmup_rounds    0     -1
+FLUX         warmup_rounds    0     -1
+FLUX         components       1     0
+FLUX         radius_scale     0.1   0.0
+FLUX         num_clusters     1     0
+PACFL        num_vectors      1     0
+PACFL        threshold        0.0   -0.1
+StoCFL       tau              -1.0  -1.1
+StoCFL       tau              1.0   1.1
+StoCFL       lambda_          0.0   -0.1
+StoCFL       sketch_dim       1     0
+CFL          eps1             0.1   0.0
+AdaCFL       eps2             0.0   -0.1
+LayerCFL     warmup_rounds    0     -1
+FedDrift     delta            0.0   -0.1
+FedDrift     merge_delta      inf   -0.1
+FedDrift     step_rounds      1     0
+"""
+
+
+@pytest.mark.parametrize("row", LIMITS.strip().splitlines())
+def test_a_number_beyond_its_limit_is_refused(row: str):
+    name, option, *numbers = row.split()
+    last, beyond = (int(number) if number.lstrip("-").isdecimal() else float(number) for number in numbers)
+    kind = getattr(lit_cfl.algorithms, name)
+    assert getattr(kind(**{option: last}), option) == last
+    assert_refused(lambda: kind(**{option: beyond}), f"algorithm.{option} is {beyond}; give ")
+
+
+def test_a_threshold_of_flhc_is_not_negative():  # it stands instead of a number of clusters
+    FLHC(num_clusters=None, threshold=0.0)
+    assert_refused(lambda: FLHC(num_clusters=None, threshold=-0.1), "algorithm.threshold is -0.1; give 0 or more")
 
 
 def test_what_just_fits_is_accepted():
