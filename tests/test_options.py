@@ -38,7 +38,7 @@ OBJECTS: list[tuple[Callable[[], object], str]] = [
     (lambda: Budget(0, "steps"), "0 steps"),
     (lambda: Budget(1.5), "length is 1.5"),  # type: ignore[arg-type]  # the mistake
     (lambda: Budget(1, "epochs", 0), "batch_size is 0"),
-    (lambda: FedGroup(3, pretrain=Budget(3, "epoch")), "algorithm.pretrain.unit is 'epoch'"),  # type: ignore[arg-type]  # the mistake
+    (lambda: FedGroup(3, pretrain=Budget(3, "epoch")), "FedGroup: pretrain.unit is 'epoch'"),  # type: ignore[arg-type]  # the mistake
     (lambda: Digits(8, shift=Incremental(participants="none")), "Incremental: participants is 'none'"),  # type: ignore[arg-type]  # the mistake
     (lambda: Classification(MCLR), "net is the class MCLR"),  # type: ignore[arg-type]  # the mistake
     (lambda: tune({"base": digits(), "space": {"rounds": {"randint": [2, 5]}}}), "YAML"),

@@ -163,7 +163,7 @@ class Algorithm(ABC):
     mixes_models: ClassVar[bool] = False  # True if `serve` gives weights: a client uses a mixture of models
 
     def __post_init__(self) -> None:
-        require_options(self, "algorithm.")
+        require_options(self, f"{type(self).__name__}: ")
 
     def check(self, work: LocalWork) -> None:  # noqa: B027  # most algorithms have nothing to check
         """Raises InputError if these clients cannot be trained with these hyper-parameters. Trains nothing."""

@@ -198,7 +198,9 @@ def _about(name: str, message: str) -> str:
     message = re.sub(r"needs (\w+)(.*); give it under init_args", rf"needs \1\2; give --{name}.\1 VALUE", message)
     parts = "|".join(map(re.escape, OWN))  # these are given by the algorithm's name: --IFCA.task.optimizer.lr
     message = re.sub(rf"\(did you mean --({parts})\.", rf"(did you mean --{name}.\1.", message)
-    return re.sub("^algorithm", name, message) if re.match(r"algorithm\b", message) else f"{name}: {message}"
+    if re.match(r"algorithm\b", message):
+        return re.sub("^algorithm", name, message)
+    return message if message.startswith(f"{name}: ") else f"{name}: {message}"
 
 
 def _require_first_gpu(name: str, experiment: Experiment) -> None:

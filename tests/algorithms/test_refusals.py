@@ -165,12 +165,12 @@ def test_a_number_beyond_its_limit_is_refused(row: str):
     last, beyond = (int(number) if number.lstrip("-").isdecimal() else float(number) for number in numbers)
     kind = getattr(lit_cfl.algorithms, name)
     assert getattr(kind(**{option: last}), option) == last
-    assert_refused(lambda: kind(**{option: beyond}), f"algorithm.{option} is {beyond}; give ")
+    assert_refused(lambda: kind(**{option: beyond}), f"{name}: {option} is {beyond}; give ")
 
 
 def test_a_threshold_of_flhc_is_not_negative():  # it stands instead of a number of clusters
     FLHC(num_clusters=None, threshold=0.0)
-    assert_refused(lambda: FLHC(num_clusters=None, threshold=-0.1), "algorithm.threshold is -0.1; give 0 or more")
+    assert_refused(lambda: FLHC(num_clusters=None, threshold=-0.1), "FLHC: threshold is -0.1; give 0 or more")
 
 
 def test_what_just_fits_is_accepted():

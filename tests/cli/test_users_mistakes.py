@@ -539,7 +539,7 @@ IN_PYTHON: dict[str, tuple[Callable[[], object], list[str]]] = {
     "a number as text": (lambda: experiment(rounds="20"), ["rounds", "'20'", "whole number"]),
     "one seed": (lambda: experiment(seeds=3), ["seeds", "3", "[3]"]),
     "a word": (lambda: experiment(selection="round-robin"), ["selection", "round-robin", "round_robin_first"]),
-    "a wrong number": (lambda: experiment(algorithm=FedGroup(3, pretrain=3)), ["algorithm.pretrain", "3", "Budget"]),
+    "a wrong number": (lambda: experiment(algorithm=FedGroup(3, pretrain=3)), ["FedGroup", "pretrain", "3", "Budget"]),
     "a class": (lambda: experiment(algorithm=FedAvg), ["algorithm", "FedAvg", "FedAvg(...)"]),
     "a name": (lambda: experiment(algorithm="FedAvg"), ["algorithm", "FedAvg", "Algorithm"]),
     "a task": (lambda: lit_cfl.Experiment(Digits(8), make_task(), FedAvg()), ["task", "lambda: Classification(...)"]),
