@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from studies import cluster  # noqa: F401  # a fixture
 
 if TYPE_CHECKING:
     from lit_cfl.testing import QuadraticWork
@@ -89,6 +89,26 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ended(whole: Path, tmp_path: Path) -> Path:
     """Copies the finished run `whole` to `run` in the test's folder."""
     return Path(shutil.copytree(whole, tmp_path / "run"))
+
+
+@pytest.fixture
+def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes to the test's folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")  # module scope, since other files start their own Ray in the same process
+def cluster() -> Iterator[None]:
+    """Runs Ray with two cores and a simulated GPU for the tests of a file."""
+    import ray
+
+    with pytest.MonkeyPatch.context() as patch:
+        for folder in ("helpers", "tune"):  # workers import trainables from these
+            patch.setenv("PYTHONPATH", str(Path(__file__).with_name(folder)), prepend=os.pathsep)
+        quiet: Any = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+        ray.init("local", num_cpus=2, num_gpus=1, **quiet)
+    yield
+    ray.shutdown()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from math import isfinite
@@ -50,7 +49,7 @@ def module_of(name: str, folder: Path) -> FederatedDataModule:
     (folder / name).mkdir()
     description = KINDS[name].describe(folder / name)
     options = {"newcomers": 0.4, "validation": 0.2, "allow_unseen_labels": True}
-    return built(replace(description, options={**description.options, **options}))
+    return built(description | {"init_args": description["init_args"] | options})
 
 
 REFUSED = {

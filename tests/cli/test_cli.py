@@ -33,12 +33,9 @@ from lit_cfl.errors import InputError, Notice
 from lit_cfl.storage.cache_folder import cache_folder
 from lit_cfl.storage.given_paths import require_folder_name
 
+pytestmark = pytest.mark.usefixtures("in_empty_folder")
+
 FAST = ["--rounds", "2", "--data.num_clients", "12", "--cohort_size", "4", "--algorithm.pretrain_scale", "2"]
-
-
-@pytest.fixture(autouse=True)
-def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def test_printed_and_recorded_configurations_repeat_the_run(capsys: pytest.CaptureFixture[str]):
@@ -48,7 +45,7 @@ def test_printed_and_recorded_configurations_repeat_the_run(capsys: pytest.Captu
     for config, folder in (("printed.yaml", "a"), ("a/config.yaml", "b")):
         assert main(["run", "--config", config, "--run_dir", folder]) == 0
     assert signal.getsignal(signal.SIGTERM) == handler  # a run replaces it only until its end
-    assert timeless_rows(Path("a")) == timeless_rows(Path("b"))
+    assert timeless_rows(Path("a/metrics.csv")) == timeless_rows(Path("b/metrics.csv"))
     first, second = (yaml.safe_load(Path(d, "config.yaml").read_text()) | {"code": None} for d in "ab")
     assert first == second
 

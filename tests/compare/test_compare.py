@@ -25,7 +25,7 @@ from lit_cfl.runs.many import Job, processes
 from lit_cfl.storage.checkpoint import read_fingerprint
 from lit_cfl.storage.csv_log import read_table
 
-pytestmark = pytest.mark.usefixtures("no_figures")
+pytestmark = pytest.mark.usefixtures("no_figures", "in_empty_folder")
 
 OWN = """
 from dataclasses import dataclass
@@ -41,11 +41,6 @@ class Fails(FedAvg):
 """
 
 
-@pytest.fixture(autouse=True)
-def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Runs a comparison of FedAvg and Ditto; returns its directory, which tests must not change, and its output."""
@@ -57,7 +52,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 @pytest.fixture
-def copied(finished: tuple[Path, str]) -> None:
+def copied(finished: tuple[Path, str], in_empty_folder: None) -> None:
     """Copies the finished comparison to `c` in the test's folder."""
     shutil.copytree(finished[0], "c")
 
@@ -172,7 +167,7 @@ def test_a_failed_run_does_not_lose_the_others(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.usefixtures("copied")
-def test_a_finished_comparison_is_not_run_again(finished: tuple[Path, str], capsys: pytest.CaptureFixture[str]):
+def test_a_finished_comparison_is_not_run_again(finished: tuple[Path, str]):
     assert finished[1] == f"{finished[0]}\n"
     before = {file: file.stat().st_mtime_ns for file in Path("c").rglob("seed-*/*")}
     tables = {file: file.read_bytes() for file in Path("c").glob("r*.*")}

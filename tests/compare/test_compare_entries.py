@@ -11,14 +11,11 @@ from lit_cfl.compare.arguments import ComparedAlgorithm, read_arguments, read_en
 from lit_cfl.compare.comparison import Comparison, plan_comparison, training_differences
 from lit_cfl.config.parser import parse_run
 
+pytestmark = pytest.mark.usefixtures("in_empty_folder")
+
 
 def planned(*words: str) -> Comparison:
     return plan_comparison(read_arguments([*SMALL[1:], *words]))[0]
-
-
-@pytest.fixture(autouse=True)
-def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def test_an_entry_is_a_class_a_configuration_or_a_file():

@@ -27,7 +27,7 @@ from lit_cfl.tune import search_first
 from lit_cfl.tune.check import check_study
 from lit_cfl.tune.search_first import plan_searches, read_search
 
-pytestmark = pytest.mark.usefixtures("no_figures")
+pytestmark = pytest.mark.usefixtures("no_figures", "in_empty_folder")
 RATE = "task.optimizer.lr"
 OWN = """
 from dataclasses import dataclass
@@ -38,11 +38,6 @@ class Fails(FedAvg):
     def round(self, state, cohort, work, rng):
         raise RuntimeError("own trouble")
 """
-
-
-@pytest.fixture(autouse=True)
-def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @cache

@@ -17,6 +17,8 @@ from lit_cfl.datamodules.skew import LabelShifts, Rotations
 from lit_cfl.errors import InputError
 from lit_cfl.storage.config_file import as_yaml
 
+pytestmark = pytest.mark.usefixtures("in_empty_folder")
+
 QUICK = ["--config", "quickstart"]
 SEVERAL = [
     ("skew", "Rotations", (Rotations([0, 90, 180, 270]),)),
@@ -26,11 +28,6 @@ SEVERAL = [
     ("shift", "[SwapAll,LabelDrift]", (SwapAll(), LabelDrift())),
     ("shift", "[]", ()),
 ]
-
-
-@pytest.fixture(autouse=True)
-def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize(("option", "words", "expected"), SEVERAL)

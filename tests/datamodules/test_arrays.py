@@ -6,12 +6,31 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from own_arrays import OWNERS, assert_refused, examples_of_clients, folder_of, given, owned, saved
+from own_arrays import assert_refused, examples_of_clients, saved
 from quadratic import ids
 
 from lit_cfl.data import FederatedData
 from lit_cfl.datamodules import IID, ArrayData, ClassesPerClient, LabelDrift, LabelShifts, Natural
 from lit_cfl.errors import Notice
+
+OWNERS = [7, 7, 7, 7, 2, 2, 2, 9, 9, 9, 9, 9]  # clients 7, 2 and 9 have 4, 3 and 5 examples
+
+
+def given(**changes: Any) -> dict[str, Any]:
+    """Returns arguments of ArrayData: the inputs [0, 1], [2, 3], ..., [22, 23], and the labels 0, 1, 2 in turn."""
+    return {"x": np.arange(24.0).reshape(12, 2), "y": np.arange(12) % 3} | changes
+
+
+def owned(**changes: Any) -> ArrayData:
+    return ArrayData(**given(client=np.array(OWNERS)) | changes)
+
+
+def folder_of(tmp_path: Path) -> Path:
+    """Writes a folder of `.npz` files: b.npz with 2 examples, a.npz with 1 and a-c.npz with 3."""
+    for name, rows in {"b": slice(0, 2), "a": slice(2, 3), "a-c": slice(3, 6)}.items():
+        saved(tmp_path / f"{name}.npz", **{key: array[rows] for key, array in given().items()})
+    (tmp_path / "notes.txt").write_text("not data")
+    return tmp_path
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel, List, Value
-from hub import pixels, write
-from mixed import ROWS, mixed
+from hub import picture, pixels, write, write_split
 from own_arrays import assert_refused
 from PIL import Image
 
@@ -23,6 +23,24 @@ pytestmark = pytest.mark.usefixtures("caches")
 WHOLE = {"x": Value("float32"), "y": Value("int64")}
 TIME, CUBE = Value("timestamp[us]"), List(List(List(Value("int64"))))
 ONE: dict[str, list[object]] = {"x": [1.0], "z": [1], "y": [0]}
+# a column of each kind: images, labels, clients, texts, numbers, lists
+COLUMNS = {
+    "photo": (datasets.Image(), [picture(image) for image in pixels(6, 5, 5)]),
+    "kind": (Value("string"), ["dog", "ape", "dog", "cat", "ape", "ape"]),
+    "rank": (ClassLabel(names=["low", "mid", "high"]), [2, 0, 0, 2, 0, 2]),
+    "user": (Value("string"), ["u9", "u10", "u9", "u9", "u10", "u9"]),
+    "text": (Value("string"), ["b a b", "a c", "b", "d d d d", "a new", "b"]),
+    "reading": (List(Value("float32")), [[row, row + 0.5] for row in range(6)]),
+    "heat": (Value("float64"), [0.5, 1, 1.5, 2, 2.5, 3]),
+    "age": (Value("int32"), [30, 31, 32, 33, 34, 35]),
+    "grade": (Value("int64"), [0, 1, 4, 0, 1, 4]),
+}
+FEATURES, ROWS = ({name: column[k] for name, column in COLUMNS.items()} for k in (0, 1))
+
+
+def mixed(folder: Path, **changes: Any) -> str:
+    """Writes the first four rows in the Hub's format as `train`, the others as `test`; `changes` replace columns."""
+    return str(write_split(folder, FEATURES, ROWS | changes, train=4))
 
 
 @pytest.fixture

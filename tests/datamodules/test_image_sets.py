@@ -1,11 +1,12 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 from datasets import ClassLabel, Value
-from hub import DIGITS, SHARED, pixels, write_images, write_writers
+from hub import DIGITS, SHARED, picture, pixels, write, write_images, write_split
 from own_arrays import assert_refused
 
 from lit_cfl.datamodules.femnist import CHARACTERS, FEMNIST
@@ -25,6 +26,20 @@ def digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_images(tmp_path / "data" / "mnist")
 
 
+def write_letters(folder: Path, labels: Any, values: Sequence[int], train: int) -> Path:
+    """Writes random images with the labels `values`."""
+    columns = {"image": [picture(image) for image in pixels(len(values), 28, 28)], "label": values}
+    return write_split(folder, {"image": datasets.Image(), "label": labels}, columns, train)
+
+
+def write_writers(folder: Path, characters: Sequence[str], writers: Sequence[str], names: Sequence[str]) -> Path:
+    """Writes a data set in FEMNIST's format: one split `train`, with an image, a writer and a character per row."""
+    images = [picture(image) for image in pixels(len(characters), 28, 28)]
+    features = {"image": datasets.Image(), "writer_id": Value("string"), "hsf_id": Value("int64")}
+    columns = {"image": images, "writer_id": list(writers), "hsf_id": [0] * len(images), "character": list(characters)}
+    return write(folder, features | {"character": ClassLabel(names=list(names))}, train=columns)
+
+
 def test_another_content_or_padding_is_another_entry(digits: Path):
     assert MNIST().pool().examples.inputs.shape == (42, 1, 28, 28)
     padded = MNIST(pad=2).pool().examples.inputs
@@ -41,7 +56,7 @@ def test_another_content_or_padding_is_another_entry(digits: Path):
 )
 def test_letters_may_count_from_zero_or_from_one(labels: Any, first: int, tmp_path: Path):
     values = [first + row % 26 for row in range(65)]
-    examples = EMNISTLetters(str(write_images(tmp_path / "letters", 52, 13, labels=labels, values=values))).examples
+    examples = EMNISTLetters(str(write_letters(tmp_path / "letters", labels, values, 52))).examples
     assert (examples.num_labels, examples.labels.tolist()) == (26, [*range(26), *range(26), *range(13)])
 
 
@@ -64,7 +79,7 @@ def test_characters_are_labels_of_their_writers(characters: str, choice: Any, ou
 
 def test_other_characters_and_more_letters_are_refused(tmp_path: Path):
     assert_refused(FEMNIST(str(write_writers(tmp_path / "own", ["1"], ["f0"], DIGITS))).pool, "0 1 2 | a-z")
-    more = write_images(tmp_path / "more", 27, 0, labels=ClassLabel(num_classes=27))
+    more = write_letters(tmp_path / "more", ClassLabel(num_classes=27), [*range(27)], 27)
     assert_refused(EMNISTLetters(str(more)).pool, "labels 0 and 26 | 26 letters")
 
 

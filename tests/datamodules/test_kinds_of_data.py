@@ -6,9 +6,10 @@ A bug that gets through becomes a row or a property here. Makers of the data are
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from hub import fresh_caches
-from kinds import KINDS, Kind, built, configured, experiment_on, facts_of, lists_of, rows_of
+from kinds import KINDS, Kind, built, experiment_on, lists_of
 from own_arrays import examples_of_clients
 from scipy import ndimage
 
@@ -45,6 +46,37 @@ SEED = 3
 every_kind = pytest.mark.parametrize("case", KINDS, indirect=True)
 
 
+def configured(value: Any) -> Any:
+    """Returns a description as it stands in a YAML file."""
+    if isinstance(value, dict):
+        return {key: configured(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [configured(part) for part in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def facts_of(data: FederatedData) -> dict[str, Any]:
+    """Returns everything that two equal data have in common, with the order of the examples."""
+    examples = data.examples
+    lists = {name: [one.tolist() for one in getattr(data, name)] for name in ("train", "validation", "test")}
+    return lists | {
+        "true clusters": data.true_clusters.tolist(),
+        "newcomers": None if data.newcomers is None else data.newcomers.tolist(),
+        "names": (data.names, data.cluster_names, examples.label_names, examples.input_names),
+        "skew": data.skew,
+        "examples": (examples.fingerprint, examples.num_labels, examples.vocabulary, examples.words, examples.views),
+        "batch": [sha256(part.numpy().tobytes()).hexdigest() for part in examples.batch(data.train.entries)],
+    }
+
+
+def rows_of(data: FederatedData, numbers: Sequence[int]) -> Counter[tuple[Any, tuple[float, ...]]]:
+    """Counts pairs of label and input of these examples; labels have their names, if they have some."""
+    inputs, labels = data.examples.batch(torch.tensor(numbers, dtype=torch.int64))
+    names = data.examples.label_names if data.examples.num_labels else ()
+    named = [tuple(label) if labels.ndim > 1 else names[label] if names else label for label in labels.tolist()]
+    return Counter(zip(named, map(tuple, inputs.flatten(1).tolist()), strict=True))
+
+
 @dataclass(frozen=True)
 class Case:
     """A kind of data with its files, and the clients that most properties look at."""
@@ -59,7 +91,7 @@ class Case:
     def with_options(self, **options: Any) -> Any:
         """Describes the data with further options; with few examples, a label may be left without training clients."""
         usual = {"allow_unseen_labels": True}
-        return replace(self.described, options={**usual, **self.described.options, **options})
+        return self.described | {"init_args": usual | self.described["init_args"] | options}
 
     def module(self, **options: Any) -> FederatedDataModule:
         return built(self.with_options(**options))

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from own_arrays import assert_refused
-from partition_cases import divided, few, held, lists, pool_of, seeds
+from partition_cases import divided, few, held, pool_of, seeds
 from quadratic import ids
 from torch import Tensor
 
@@ -25,6 +25,10 @@ def owned_pool(owner: Tensor = OWNER, num_train: int | None = None) -> Pool:
 def owners(division: Division, owner: Tensor = OWNER) -> list[set[int]]:
     both = zip(division.train, division.test, strict=True)
     return [set(owner[torch.cat([train, test])].tolist()) for train, test in both]
+
+
+def lists(division: Division) -> list[list[int]]:
+    return [one.tolist() for index in (division.train, division.test) for one in index]
 
 
 def test_each_owner_is_a_client_with_its_name():

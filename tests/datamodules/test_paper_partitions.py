@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from own_arrays import assert_refused
-from partition_cases import all_counts, counts_in, divided, few, held, labels_of, pool_of, seeds, sizes_of
+from partition_cases import counts_in, divided, few, held, labels_of, pool_of, seeds
 
+from lit_cfl.data import Division
 from lit_cfl.datamodules.partition import MNIST1000, Ditto500, FedProxFEMNIST, Pool, paper_partitions
 from lit_cfl.datamodules.partition.labels import cyclic_labels
 from lit_cfl.datamodules.partition.paper_partitions import draw_sizes, draw_wanted_images, grant_in_order
@@ -22,6 +23,15 @@ def balanced(per_label: int, test: int = 0) -> Pool:
 
 
 WHOLE = balanced(6000, 1000)  # as MNIST and Fashion-MNIST
+
+
+def sizes_of(division: Division) -> torch.Tensor:
+    return division.train.sizes + division.test.sizes
+
+
+def all_counts(division: Division, pool: Pool) -> torch.Tensor:
+    """Counts as `counts_in`, training and test together."""
+    return counts_in(division.train, pool) + counts_in(division.test, pool)
 
 
 def cyclic(clients: int, classes: int) -> list[set[int]]:

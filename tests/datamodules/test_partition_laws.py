@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from partition_cases import counts_in, divided, few, held, labels_of, pool_of, seeds, some_counts
+from partition_cases import counts_in, divided, few, held, labels_of, pool_of, seeds
 
 from lit_cfl.config.catalogue import classes
 from lit_cfl.data.shift import apply_shifts
@@ -28,6 +28,8 @@ from lit_cfl.datamodules.partition import (
 from lit_cfl.datamodules.partition import labels as labels_module
 from lit_cfl.datamodules.partition.labels import grant_requests
 from lit_cfl.errors import InputError
+
+some_counts = st.lists(st.integers(20, 60), min_size=4, max_size=8)  # numbers of examples of each label
 
 
 def test_iid_sizes_differ_by_one_at_most():

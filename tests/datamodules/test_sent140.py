@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hub import SHARED
+from hub import SHARED, glove, tweets
 from own_arrays import assert_refused
-from tweets import TWEETS, VECTORS, all_users, glove, tweets
 
 from lit_cfl.datamodules.glove import read_vectors
 from lit_cfl.datamodules.partition import Natural
@@ -17,6 +16,20 @@ from lit_cfl.datamodules.tokens import Vocabulary
 from lit_cfl.datamodules.tokens import words as tokens_of
 
 pytestmark = pytest.mark.usefixtures("caches")
+
+TWEETS = [
+    ("good day , good night", "ann", 4),
+    ("bad day", "bob", 0),
+    ("so so", "ann", 2),
+    ("Good !", "ann", 4),
+    ("bad bad night", "bob", 0),
+    ("sad", "cat", 0),
+]
+VECTORS = "good 1 2 3\nbad -1 -2.5 -3e0\nunheard 7 7 7\n, 4 5 6\n"
+
+
+def all_users(folder: Path, **options: Any) -> Sent140:
+    return Sent140(tweets(folder, TWEETS), length=4, partition=Natural(test=0.0), **options)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +84,7 @@ def test_tweets_become_token_ids_of_their_users(tmp_path: Path):
 
 def test_vectors_are_also_looked_for_in_the_folder_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "glove").mkdir()
-    moved = glove(tmp_path).rename(tmp_path / "glove" / "my_vectors.txt")
+    moved = glove(tmp_path, VECTORS).rename(tmp_path / "glove" / "my_vectors.txt")
     monkeypatch.setenv("LITCFL_DATA", str(tmp_path))
     examples = all_users(tmp_path, embeddings=moved.name).examples
     assert (examples.input_shape, examples.vocabulary) == ((4, 3), 3 + 2)  # good, bad and the comma

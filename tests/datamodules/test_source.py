@@ -11,7 +11,6 @@ import pytest
 import yaml
 from datasets import ClassLabel, Dataset, DatasetDict, Value
 from hub import files_up_to, write, write_images
-from mixed import mixed
 from own_arrays import assert_refused
 
 from lit_cfl.cli.main import main
@@ -24,7 +23,8 @@ LABEL = {"label": Value("int64")}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return Path(mixed(tmp_path / "data" / "mixed"))
+    rank = {"rank": ClassLabel(names=["low", "mid", "high"])}
+    return write(tmp_path / "data" / "mixed", rank, train={"rank": [2, 0, 0, 2]}, test={"rank": [0, 2]})
 
 
 def labels_in(source: str | Path, split: str = "train", **options: Any) -> list[int]:

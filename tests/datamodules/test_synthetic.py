@@ -21,10 +21,6 @@ def inputs_of(module: Synthetic) -> np.ndarray:
     return module.load().inputs.numpy()
 
 
-def rng() -> np.random.Generator:
-    return np.random.default_rng(7)
-
-
 @pytest.mark.parametrize("num_clusters", [None, 3])
 def test_every_example_has_the_label_that_its_clients_model_gives(num_clusters: int | None):
     module = made(np.random.default_rng(1).integers(1, 30, 200), 1.0, 1.0, 5, 4, num_clusters=num_clusters)

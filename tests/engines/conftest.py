@@ -33,3 +33,14 @@ def compiled_steps(steps_folder: Path) -> Iterator[None]:
 
     with steps_of(steps_folder):
         yield
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Sets one thread, as each of Ray's workers has: products in more threads round differently."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

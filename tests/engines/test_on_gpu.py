@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from weakref import ref
 import pytest
 import torch
 from digits_experiment import digits
-from pretended_gpu import Counts, Graph, PretendedGPU, pretended
+from pretended_gpu import Counts, Graph, PretendedGPU
 from quadratic import ids, rng
 from ragged import SHAPE, SIZES, clients_of, ragged_data, task
 from torch import Tensor, nn
@@ -38,7 +38,43 @@ from lit_cfl.nets import MLP
 pytestmark = pytest.mark.nightly  # a pretended GPU
 
 CPU_PLAN, GPU_PLAN = Plan("stack", lanes=6), Plan("stack", "cuda:0", lanes=6)
-gpu = pytest.fixture(pretended)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGPU]:
+    """Yields a simulated GPU, and replaces the parts of torch.cuda used by graph capture."""
+    gpu = PretendedGPU()
+
+    @contextmanager
+    def captured(graph: Graph, pool: object, stream: object, capture_error_mode: str) -> Iterator[None]:
+        assert capture_error_mode == "thread_local"  # another thread may pin memory
+        with graph:
+            yield
+
+    def current(device: torch.device) -> nullcontext[None]:
+        gpu.made_current.append(device)
+        return nullcontext()
+
+    def stream(*_: object) -> SimpleNamespace:
+        return SimpleNamespace(wait_stream=lambda other: None)
+
+    Graph.made, Graph.gpu = 0, gpu
+    parts = {
+        "Stream": stream,
+        "CUDAGraph": Graph,
+        "graph": captured,
+        "device": current,
+        "current_stream": stream,
+        "stream": lambda stream: nullcontext(),
+        "get_sync_debug_mode": lambda: 0,
+        "set_sync_debug_mode": lambda mode: None,
+        "get_device_properties": lambda device: SimpleNamespace(total_memory=2**20),
+    }
+    for name, part in parts.items():
+        monkeypatch.setattr(torch.cuda, name, part)
+    monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: gpu.pinned(tensor))  # also applies to other threads
+    with gpu:
+        yield gpu
 
 
 @pytest.fixture(autouse=True)

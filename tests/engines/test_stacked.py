@@ -3,7 +3,6 @@
 That whole fits of the papers' recurrent nets end alike is stated by `test_engines.py`.
 """
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -37,6 +36,8 @@ from lit_cfl.engines.stacked.stackable_layers import PlainGRU, PlainLSTM
 from lit_cfl.engines.stacked.way import StackWay
 from lit_cfl.errors import InputError
 from lit_cfl.nets import MCLR, MLP, MNISTCNN
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 # Products in place of convolutions and of linear layers' gradients: operation, shapes of inputs and weights, options
 PRODUCTS: dict[str, tuple[Any, list[tuple[int, ...]], dict[str, Any]]] = {
@@ -210,14 +211,6 @@ def test_estimate_is_what_the_allocator_records(net: str, optimizer: Any):
 Cells = nn.LSTM | nn.GRU
 exactly = partial(assert_close, atol=1e-12, rtol=0)
 of_both_kinds = pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def cells(kind: type[Cells], **options: object) -> tuple[Cells, PlainLSTM | PlainGRU]:

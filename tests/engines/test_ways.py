@@ -6,7 +6,7 @@ What all ways share, the Trainer's too, is checked against a few lines of plain 
 weights say which examples a step had, and which units its dropout kept.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import cache, partial
 from inspect import signature
@@ -435,15 +435,6 @@ def test_every_way_gives_the_trainers_result_whoever_else_trains(name: str, way:
         same(alone.rows, found["rows"][some])
         same(alone.losses, found["losses"][some])
         same(clients.work.gradients(clients.models[0], torch.tensor(some)), found["gradients"][some])
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Sets one thread, as each of Ray's workers has: products in more threads round differently."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.ray

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from processes import without_clocks
 
 from lit_cfl import Experiment
 from lit_cfl.algorithms import FedGroup
@@ -30,5 +29,6 @@ def digits(**changes: object) -> Experiment:
     return Experiment(**(settings | changes))
 
 
-def timeless_rows(path: Path) -> list[dict[str, Any]]:
-    return list(map(without_clocks, read_table(path / "metrics.csv")))
+def timeless_rows(file: Path) -> list[dict[str, Any]]:
+    """Reads a CSV file without its columns of times."""
+    return [{key: value for key, value in row.items() if not key.startswith("time/")} for row in read_table(file)]

@@ -54,9 +54,9 @@ def last(algorithm: Algorithm, work: QuadraticWork, cohorts: list[Tensor] = COHO
     return after
 
 
-def truth_for(algorithm: Algorithm | type[Algorithm], clients: int = 8) -> dict[str, Any]:
+def truth_for(algorithm: Algorithm | type[Algorithm]) -> dict[str, Any]:
     """Returns the option `true_clusters` for algorithms that see them: even and odd clients."""
-    return {"true_clusters": torch.arange(clients) % 2 if algorithm.sees_truth else None}
+    return {"true_clusters": torch.arange(8) % 2 if algorithm.sees_truth else None}
 
 
 class Rotating(QuadraticWork):

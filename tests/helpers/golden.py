@@ -6,7 +6,6 @@ wrong are worked out by hand in `tests/report/test_definitions.py`, since a care
 
 import json
 import os
-import re
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -61,10 +60,3 @@ def in_lines(found: Any, indent: str = "") -> str:
 def digits(value: Any) -> str:
     """Formats a number with six significant digits; without a minus sign if that makes it zero."""
     return f"{round(float(value), 9) + 0.0:.6g}"
-
-
-def without_times(text: str) -> str:
-    """Replaces what differs from run to run: seconds, and columns of blanks, whose widths follow from them."""
-    text = re.sub(r"\d+(\.\d+)?(e-\d+)? s\b", "TIME s", text)
-    text = re.sub(r"[ \t]{3,}", "  ", text)
-    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"

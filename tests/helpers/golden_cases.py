@@ -1,6 +1,6 @@
 """Writes the directories that golden files show: numbers differ, sizes are unequal, and orders are cycles.
 
-Found cluster 0 is true cluster 1, 1 is 2, and 2 is 0, but for client 3. Nothing is trained: each number is exact.
+Nothing is trained: each number is exact.
 """
 
 import json
@@ -9,7 +9,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from digits_experiment import digits
 from made_runs import config, finish, made_run, metric_row, seal, write_table
 from optuna.trial import TrialState, create_trial
@@ -18,7 +17,7 @@ from studies import STUDY
 from lit_cfl.algorithms import IFCA, FedAvg, Oracle
 from lit_cfl.config.variants import build
 from lit_cfl.experiment import Experiment
-from lit_cfl.metric_names import CLIENTS, CLUSTERS, METRICS
+from lit_cfl.metric_names import CLIENTS, METRICS
 from lit_cfl.storage.config_file import write_config
 from lit_cfl.tune.check import PreparedStudy
 from lit_cfl.tune.journal import NUMBER, REPEATS, RESULT, Journal
@@ -27,18 +26,8 @@ from lit_cfl.tune.result import StudyFiles
 from lit_cfl.tune.study import Limits, Study
 from lit_cfl.tune.trial import TrialJob
 
-TRUE = np.array([0, 0, 0, 1, 1, 1, 1, 2, 2])
-FOUND = {  # clusters of the clients by round
-    1: [0, 0, 0, 0, 0, 0, 0, 0, 0],
-    3: [2, 2, 2, 2, 0, 0, 0, 0, 0],
-    4: [2, 2, 2, 2, 0, 0, 0, 1, 1],
-}
-SPLITS = [  # round, cluster, parent, size
-    *((1, 0, None, 9), (2, 0, 0, 6), (2, 2, 0, 3), (3, 0, 0, 5), (3, 2, 0, 4), (4, 0, 0, 3), (4, 1, 0, 2), (4, 2, 0, 4))
-]
 # test, validation, worst tenth of rounds 1 to 4
 ACCURACIES = (0.25, 0.375, 0.0625), (0.5, 0.4375, 0.125), (0.46875, 0.5, 0.1875), (0.75, 0.625, 0.3125)
-OF_CLIENTS = (0.15, 0.35, 0.35, 0.625, 0.75, 0.8125, 0.95, 0.45, None)  # score of each client
 
 
 def usual_row(number: int) -> dict[str, Any]:
@@ -61,52 +50,8 @@ def change_summary(path: Path, **changes: Any) -> Path:
     return seal(path)
 
 
-def write_memberships(path: Path, true: np.ndarray = TRUE) -> None:
-    arrays = {"rounds": np.array(list(FOUND)), "cluster": np.array(list(FOUND.values())), "true_cluster": true}
-    np.savez(path / "memberships.npz", **arrays)
-
-
-def write_clients(path: Path, names: Sequence[str] = (), newcomers: int = 0) -> None:
-    """Writes the table of clients, the last ones of which are newcomers."""
-    rows = [
-        {"client": k, "cluster": found, "true_cluster": int(TRUE[k]), "n_train": 20 + 3 * k, "n_test": 3 + k}
-        | {"accuracy": OF_CLIENTS[k], "newcomer": int(k >= len(TRUE) - newcomers)}
-        | ({"name": names[k]} if names else {})
-        for k, found in enumerate(FOUND[4])
-    ]
-    write_table(path / "clients.csv", (*CLIENTS, *(["name"] if names else [])), rows)
-
-
-def write_snapshots(path: Path, rounds: Sequence[int] = (2, 4)) -> None:
-    """Writes the similarity of clients 8, 0, 5, 3, 6 and 2, which is not the order of their clusters."""
-    clients = np.array([8, 0, 5, 3, 6, 2])
-    for number in rounds:
-        angles = np.array([2.0, 0.25, 1.25, 0.5, 1.0, -0.125]) * (0.5 if number == 2 else 1.0)
-        alike = np.round(np.cos(angles[:, None] - angles), 3)
-        arrays = {"similarity": alike, "projection": np.stack([angles, np.round(angles**2 - 1, 3)], axis=1)}
-        halves = {key: values.astype(np.float16) for key, values in arrays.items()}
-        found = {"cluster": np.array(FOUND[3 if number == 2 else 4])[clients], "true_cluster": TRUE[clients]}
-        np.savez(path / "snapshots" / f"{number}.npz", clients=clients, compared=np.array(9), **halves, **found)
-
-
 def rows_of(columns: Sequence[str], values: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in values]
-
-
-def started_run(path: Path, numbers: Sequence[int] = (1, 2, 3, 4), **changes: Any) -> tuple[Path, list[dict[str, Any]]]:
-    """Writes a run without an end; returns its path and its rows of metrics."""
-    rows, columns = list(map(usual_row, numbers)), ("round", "cluster", "parent", "size")
-    made_run(path, rows, snapshots=0, over=False, **changes)
-    write_table(path / "clusters.csv", CLUSTERS, rows_of(columns, [row for row in SPLITS if row[0] <= max(numbers)]))
-    return path, rows
-
-
-def finished_run(path: Path) -> Path:
-    path, rows = started_run(path)
-    write_memberships(path)
-    write_snapshots(path)
-    write_clients(path)
-    return finish(path, rows)
 
 
 COMPARED_ACCURACIES = {  # by round, for each seed
@@ -122,33 +67,30 @@ def compared_experiments() -> dict[str, Experiment]:
     return {type(own).__name__: digits(algorithm=own) for own in (FedAvg(), IFCA(2), Oracle())}
 
 
-def compared_run(path: Path, name: str, seed: int) -> None:
-    place, folder = list(COMPARED_ACCURACIES).index(name), path / name / f"seed-{seed}"
-    accuracies, mib, clusters = (part[name][seed] for part in (COMPARED_ACCURACIES, _MIB, _CLUSTERS))
-    rows = [
-        usual_row(number)
-        | {"test/weighted_accuracy": accuracy, "val/weighted_accuracy": accuracy - 0.0625 * (seed + 1)}
-        | {"traffic/mib": mib * number, "traffic/round_mib": mib, "clusters/count": clusters}
-        | {"clusters/ari": 0.25 * place + 0.0625 * seed, "clusters/assigned": 12, "clients/evaluated": 12}
-        | {"local/steps": round(100 * mib * number), "local/examples": round(900 * mib * number)}
-        | {"time/elapsed_seconds": 10.0 * (seed + 1) ** 2 * (place + 1)}
-        | {"test/loss": 2.0 - 0.25 * seed - 0.125 * number}
-        for number, accuracy in enumerate(accuracies, 1)
-    ]
-    folder.mkdir(parents=True)
-    own = {"class_path": f"lit_cfl.algorithms.{name}", "init_args": {}}
-    write_config(folder, config(algorithm=own, seeds=[seed], rounds=3))
-    write_table(folder / "metrics.csv", METRICS, rows)
-    sizes = (2, 9, 30, 5)
-    clients = [{"client": k, "n_test": size, "accuracy": 0.125 * k, "newcomer": 0} for k, size in enumerate(sizes)]
-    write_table(folder / "clients.csv", CLIENTS, clients)
-    finish(folder, rows, algorithm=name, seed=seed, stopped="enough" if (name, seed) == ("IFCA", 1) else None)
-
-
 def compared_runs(path: Path, missing: Sequence[tuple[str, int]] = ()) -> Path:
-    for name, seed in product(COMPARED_ACCURACIES, range(3)):
-        if (name, seed) not in missing:
-            compared_run(path, name, seed)
+    for (place, name), seed in product(enumerate(COMPARED_ACCURACIES), range(3)):
+        if (name, seed) in missing:
+            continue
+        accuracies, mib, clusters = (part[name][seed] for part in (COMPARED_ACCURACIES, _MIB, _CLUSTERS))
+        rows = [
+            usual_row(number)
+            | {"test/weighted_accuracy": accuracy, "val/weighted_accuracy": accuracy - 0.0625 * (seed + 1)}
+            | {"traffic/mib": mib * number, "traffic/round_mib": mib, "clusters/count": clusters}
+            | {"clusters/ari": 0.25 * place + 0.0625 * seed, "clusters/assigned": 12, "clients/evaluated": 12}
+            | {"local/steps": round(100 * mib * number), "local/examples": round(900 * mib * number)}
+            | {"time/elapsed_seconds": 10.0 * (seed + 1) ** 2 * (place + 1)}
+            | {"test/loss": 2.0 - 0.25 * seed - 0.125 * number}
+            for number, accuracy in enumerate(accuracies, 1)
+        ]
+        folder = path / name / f"seed-{seed}"
+        folder.mkdir(parents=True)
+        own = {"class_path": f"lit_cfl.algorithms.{name}", "init_args": {}}
+        write_config(folder, config(algorithm=own, seeds=[seed], rounds=3))
+        write_table(folder / "metrics.csv", METRICS, rows)
+        sizes = enumerate((2, 9, 30, 5))
+        clients = [{"client": k, "n_test": size, "accuracy": 0.125 * k, "newcomer": 0} for k, size in sizes]
+        write_table(folder / "clients.csv", CLIENTS, clients)
+        finish(folder, rows, algorithm=name, seed=seed, stopped="enough" if (name, seed) == ("IFCA", 1) else None)
     return path
 
 
@@ -189,15 +131,10 @@ def add_trial(files: StudyFiles, number: int, values: Mapping[str, Any], state: 
     repeats = {REPEATS: figures.pop("repeats")} if "repeats" in figures else {}
     figures = {key.replace("mib", "traffic/mib").replace("score", METRIC): value for key, value in figures.items()}
     space = files.prepared.study.search_space.distributions()
-    files.journal.study.add_trial(
-        create_trial(
-            state=state,
-            value=figures.get(METRIC, 0.0) if state == TrialState.COMPLETE else None,
-            params=dict(values),
-            distributions={key: space[key] for key in values},
-            user_attrs={NUMBER: number, RESULT: figures, **repeats},
-        )
-    )
+    drawn = {"params": dict(values), "distributions": {key: space[key] for key in values}}
+    value = figures.get(METRIC, 0.0) if state == TrialState.COMPLETE else None
+    trial = create_trial(state=state, value=value, user_attrs={NUMBER: number, RESULT: figures, **repeats}, **drawn)
+    files.journal.study.add_trial(trial)
     if not repeats:
         folder = files.path / "trials" / f"{number:04d}"
         folder.mkdir(parents=True)

@@ -63,22 +63,26 @@ def pixels(count: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (count, *shape), dtype=np.uint8)
 
 
-def write_images(
-    folder: Path,
-    train: int = 30,
-    test: int = 12,
-    labels: Any = ClassLabel(names=DIGITS),
-    values: Sequence[int] | None = None,
-) -> Path:
-    """Writes random images with the labels `values`; by default, the labels cycle through all classes."""
+def write_images(folder: Path, train: int = 30, test: int = 12) -> Path:
+    """Writes random images whose labels cycle through all digits."""
     images = [picture(image) for image in pixels(train + test, 28, 28)]
-    values = [row % labels.num_classes for row in range(len(images))] if values is None else values
-    return write_split(folder, {"image": datasets.Image(), "label": labels}, {"image": images, "label": values}, train)
+    features = {"image": datasets.Image(), "label": ClassLabel(names=DIGITS)}
+    return write_split(folder, features, {"image": images, "label": [row % 10 for row in range(len(images))]}, train)
 
 
-def write_writers(folder: Path, characters: Sequence[str], writers: Sequence[str], names: Sequence[str]) -> Path:
-    """Writes a data set in FEMNIST's format: one split `train`, with an image, a writer and a character per row."""
-    images = [picture(image) for image in pixels(len(characters), 28, 28)]
-    features = {"image": datasets.Image(), "writer_id": Value("string"), "hsf_id": Value("int64")}
-    columns = {"image": images, "writer_id": list(writers), "hsf_id": [0] * len(images), "character": list(characters)}
-    return write(folder, features | {"character": ClassLabel(names=list(names))}, train=columns)
+def tweets(folder: Path, rows: list[tuple[Any, Any, Any]]) -> str:
+    """Writes tweets (text, user, sentiment); as in the real data set, the split `test` has other users."""
+    features = {"text": Value("string"), "user": Value("string"), "sentiment": Value("int32")}
+    features |= {"date": Value("string"), "query": Value("string")}
+    same = ("Mon Apr 06 22:19:45 PDT 2009", "NO_QUERY")
+    parts = {"train": rows, "test": [("of somebody else", "zoe", 4), ("no opinion", "yan", 2)]}
+    columns = {split: map(list, zip(*((*row, *same) for row in part), strict=True)) for split, part in parts.items()}
+    named = {split: dict(zip(features, each, strict=True)) for split, each in columns.items()}
+    return str(write(folder / "tweets", features, **named))
+
+
+def glove(folder: Path, content: str | bytes) -> Path:
+    """Writes word vectors."""
+    path = folder / "vectors.txt"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path

@@ -1,16 +1,14 @@
 """Makes tiny data of each kind, with what is expected of them computed from their sources and not by the package.
 
-A kind describes its data module once; `built` makes it in Python, and `configured` is the same as in a YAML file. For
+A kind describes its data module once, as in a YAML file but for paths and arrays; `built` makes it in Python. For
 tests/datamodules/test_kinds_of_data.py, tests/datamodules/test_shifts.py and
 tests/algorithms/test_algorithms_on_data.py: this is their only file that uses names which are not public.
 """
 
 import io
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +16,10 @@ import numpy as np
 import pandas as pd
 import torch
 from datasets import ClassLabel, Value
-from hub import pixels, write_images, write_split
-from lightning import LightningModule
+from hub import glove, pixels, tweets, write_images, write_split
 from own_arrays import saved
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
-from tweets import glove, tweets
 
 import lit_cfl.datamodules
 import lit_cfl.tasks
@@ -38,6 +34,7 @@ from lit_cfl.rounds import Round
 from lit_cfl.seeds import generator
 from lit_cfl.storage.checkpoint import state_from_dict, state_to_dict
 
+Description = dict[str, Any]  # a public class of `lit_cfl.datamodules` with its arguments, which may be such, too
 Row = tuple[str, Any, tuple[float, ...]]  # client (empty = the source names none), label, and input
 
 # Sources
@@ -87,31 +84,15 @@ TWEETS = [(f"{SAID[row % 4]} {SAID[row // 2 % 4]}", "abc"[row % 3], (0, 4, 2, 4)
 VECTORS = {"good": (1.0, 2.0), "bad": (-1.0, -2.5), "day": (3.0, 0.5)}
 
 
-@dataclass(frozen=True)
-class Made:
-    """A public class of `lit_cfl.datamodules` with its arguments, which may be `Made`, too."""
-
-    name: str
-    options: Mapping[str, Any]
-
-
-def made(name: str, **options: Any) -> Made:
-    return Made(name, options)
+def made(name: str, **options: Any) -> Description:
+    return {"class_path": name, "init_args": options}
 
 
 def built(value: Any) -> Any:
-    if isinstance(value, Made):
-        return getattr(lit_cfl.datamodules, value.name)(**{key: built(part) for key, part in value.options.items()})
+    if isinstance(value, dict) and "class_path" in value:
+        options = {key: built(part) for key, part in value["init_args"].items()}
+        return getattr(lit_cfl.datamodules, value["class_path"])(**options)
     return [built(part) for part in value] if isinstance(value, list) else value
-
-
-def configured(value: Any) -> Any:
-    """Returns the description as it stands in a YAML file."""
-    if isinstance(value, Made):
-        return {"class_path": value.name, "init_args": {key: configured(part) for key, part in value.options.items()}}
-    if isinstance(value, list | tuple):
-        return [configured(part) for part in value]
-    return str(value) if isinstance(value, Path) else value
 
 
 class OfTokens(nn.Module):
@@ -129,7 +110,7 @@ class OfTokens(nn.Module):
 
 @dataclass(frozen=True)
 class Kind:
-    describe: Callable[[Path], Made]  # writes the files of the data into a folder, and describes the data module
+    describe: Callable[[Path], Description]  # writes the files of the data into a folder, and describes the data module
     rows: Callable[[], list[Row]] | None  # every example, as a net should get it; None = they have no source: drawn
     clients: int
     test: Sequence[int] | int  # number of test examples of each client, in order; or of all clients together
@@ -143,7 +124,7 @@ class Kind:
 
 
 def people(
-    describe: Callable[[Path], Made], labels: Sequence[Any] = LABELS, inputs: np.ndarray = X, **more: Any
+    describe: Callable[[Path], Description], labels: Sequence[Any] = LABELS, inputs: np.ndarray = X, **more: Any
 ) -> Kind:
     """Makes the kind of all people; a quarter of 9, 14, 6, 1 and 3 examples are for testing, halves to even."""
     return Kind(describe, lambda: images_of(inputs, labels, CLIENTS, 1.0), 5, **{"test": [2, 4, 2, 0, 1]} | more)
@@ -169,17 +150,17 @@ def tweet_rows(vectors: bool) -> list[Row]:
 def own(labels: Sequence[Any], inputs: np.ndarray, task: str, net: str = "MCLR", **options: Any) -> Kind:
     arrays = {name: options.pop(name) for name in ("x", "y") if name in options}
 
-    def make(folder: Path) -> Made:
+    def make(folder: Path) -> Description:
         return made("ArrayData", source=saved(folder / "own.npz", **arrays, client=CLIENTS), test=0.25, **options)
 
     return people(make, labels, inputs, task=task, net=net)
 
 
-def tokens_kind(embeddings: bool) -> Callable[[Path], Made]:
+def tokens_kind(embeddings: bool) -> Callable[[Path], Description]:
     lines = "".join(f"{word} {' '.join(map(str, vector))}\n" for word, vector in VECTORS.items())
     given = {"length": 3, "partition": made("Natural", min_examples=1, test=0.25)}
 
-    def make(folder: Path) -> Made:
+    def make(folder: Path) -> Description:
         vectors = {"embeddings": glove(folder, lines)} if embeddings else {}
         return made("Sent140", source=tweets(folder, TWEETS), **given, **vectors)
 
@@ -200,7 +181,7 @@ OF_TABLE = {"input_column": ["b", "a"], "label_column": "label", "client_column"
 OF_PHOTOS = {"input_column": "image", "label_column": "condition", "client_column": "town"}
 
 
-def part(folder: Path, low: int, clients: int) -> Made:
+def part(folder: Path, low: int, clients: int) -> Description:
     """Describes clients with 30 grey images of uniform value, from `low` on, and labels in turn."""
     values = np.arange(low, low + 30, dtype=np.uint8)
     source = saved(folder / f"{low}.npz", x=np.tile(values[:, None, None], (1, 3, 3)), y=np.arange(30) % 3)
@@ -256,19 +237,16 @@ KINDS = {
 }  # fmt: skip
 
 
-def task_of(kind: Kind, module: FederatedDataModule) -> Callable[[], LightningModule]:
+def experiment_on(kind: Kind, module: FederatedDataModule, algorithm: Algorithm, **options: Any) -> Experiment:
     examples = module.examples
     nets = {
         "MCLR": lambda: MCLR(list(examples.input_shape), examples.num_outputs),
         "Bag": lambda: OfTokens(examples.vocabulary, examples.num_outputs, mean=True),
         "Next": lambda: OfTokens(examples.vocabulary, examples.vocabulary, mean=False),
     }
-    return lambda: getattr(lit_cfl.tasks, kind.task)(nets[kind.net](), partial(torch.optim.SGD, lr=0.05))
-
-
-def experiment_on(kind: Kind, module: FederatedDataModule, algorithm: Algorithm, **options: Any) -> Experiment:
     usual: dict[str, Any] = {"rounds": 2, "cohort_size": 2, "seeds": [3], "local": LocalTraining(1, 10)}
-    return Experiment(data=module, task=task_of(kind, module), algorithm=algorithm, **usual | options)
+    usual["task"] = lambda: getattr(lit_cfl.tasks, kind.task)(nets[kind.net](), partial(torch.optim.SGD, lr=0.05))
+    return Experiment(data=module, algorithm=algorithm, **usual | options)
 
 
 def reloaded(algorithm: Algorithm, completed: Round) -> Round:
@@ -298,28 +276,6 @@ def lists_of(data: FederatedData) -> dict[str, list[list[int]]]:
         name: [sorted(one.tolist()) for one in index] if index is not None else [[]] * data.num_clients
         for name, index in parts.items()
     }
-
-
-def facts_of(data: FederatedData) -> dict[str, Any]:
-    """Returns everything that two equal data have in common, with the order of the examples."""
-    examples = data.examples
-    lists = {name: [one.tolist() for one in getattr(data, name)] for name in ("train", "validation", "test")}
-    return lists | {
-        "true clusters": data.true_clusters.tolist(),
-        "newcomers": None if data.newcomers is None else data.newcomers.tolist(),
-        "names": (data.names, data.cluster_names, examples.label_names, examples.input_names),
-        "skew": data.skew,
-        "examples": (examples.fingerprint, examples.num_labels, examples.vocabulary, examples.words, examples.views),
-        "batch": [sha256(part.numpy().tobytes()).hexdigest() for part in examples.batch(data.train.entries)],
-    }
-
-
-def rows_of(data: FederatedData, numbers: Sequence[int]) -> Counter[tuple[Any, tuple[float, ...]]]:
-    """Counts pairs of label and input of these examples; labels have their names, if they have some."""
-    inputs, labels = data.examples.batch(torch.tensor(numbers, dtype=torch.int64))
-    names = data.examples.label_names if data.examples.num_labels else ()
-    named = [tuple(label) if labels.ndim > 1 else names[label] if names else label for label in labels.tolist()]
-    return Counter(zip(named, map(tuple, inputs.flatten(1).tolist()), strict=True))
 
 
 def shifted(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lit_cfl.metric_names import CLIENTS, CLUSTERS, METRICS
+from lit_cfl.metric_names import CLIENTS, CLUSTERS, METRICS, Row
 from lit_cfl.storage.config_file import write_config
 from lit_cfl.storage.csv_log import as_csv
 from lit_cfl.storage.digests import SUMS, digest_of, write_sums
@@ -34,12 +34,7 @@ def write_table(path: Path, columns: tuple[str, ...], rows: list[dict[str, Any]]
 
 
 def made_run(
-    path: Path,
-    rows: list[dict[str, Any]] | None = None,
-    clients: int = 8,
-    snapshots: int = 2,
-    over: bool = True,
-    **changes: Any,
+    path: Path, rows: list[Row] | None = None, clients: int = 8, snapshots: int = 2, over: bool = True, **changes: Any
 ) -> Path:
     """Writes a run of clients in two clusters, the second of which was split off in round 2.
 
@@ -58,33 +53,24 @@ def made_run(
         [{"round": row["round"], "cluster": 0, "size": clients - clients // 2 * (row["round"] > 1)} for row in rows]
         + [{"round": row["round"], "cluster": 1, "parent": 0, "size": clients // 2} for row in rows[1:]],
     )
+    alike = np.where(true[:, None] == true, 0.5, -0.25)  # cosines between clients of one cluster, and of two
+    np.fill_diagonal(alike, 1.0)
+    plane = np.stack([true - 0.5, np.linspace(-0.1, 0.1, clients)], axis=1)
+    arrays = {"similarity": alike.astype(np.float16), "projection": plane.astype(np.float16)}
+    arrays |= {"clients": np.arange(clients), "compared": np.array(clients), "cluster": true, "true_cluster": true}
     (path / "snapshots").mkdir()
     for number in range(1, snapshots + 1):
-        np.savez(path / "snapshots" / f"{number}.npz", **_snapshot(true))
-    if over:
-        _write_end(path, rows, true)
-    return path
-
-
-def _snapshot(true: np.ndarray) -> dict[str, np.ndarray]:
-    """Makes a snapshot with the cosine 0.5 between clients of the same cluster, and -0.25 between others."""
-    alike = np.where(true[:, None] == true, 0.5, -0.25)
-    np.fill_diagonal(alike, 1.0)
-    plane = np.stack([true - 0.5, np.linspace(-0.1, 0.1, len(true))], axis=1)
-    halves = {"similarity": alike.astype(np.float16), "projection": plane.astype(np.float16)}
-    clients = {"clients": np.arange(len(true)), "compared": np.array(len(true))}
-    return clients | halves | {"cluster": true, "true_cluster": true}
-
-
-def _write_end(path: Path, rows: list[dict[str, Any]], true: np.ndarray) -> None:
+        np.savez(path / "snapshots" / f"{number}.npz", **arrays)
+    if not over:
+        return path
     rounds = np.array([row["round"] for row in rows])
     np.savez(path / "memberships.npz", rounds=rounds, cluster=np.outer(rounds > 1, true), true_cluster=true)
-    clients = [
+    table = [
         {"client": k, "cluster": c, "true_cluster": c, "n_train": 10 + k, "accuracy": 0.5 + 0.25 * c, "newcomer": 0}
         for k, c in enumerate(true.tolist())
     ]
-    write_table(path / "clients.csv", CLIENTS, clients)
-    finish(path, rows)
+    write_table(path / "clients.csv", CLIENTS, table)
+    return finish(path, rows)
 
 
 def finish(path: Path, rows: Sequence[Mapping[str, Any]], **summary: Any) -> Path:

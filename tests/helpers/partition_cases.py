@@ -13,7 +13,6 @@ from lit_cfl.datamodules.partition import Partition, Pool
 from lit_cfl.datamodules.partition.base import label_counts
 
 few = settings(deadline=None, derandomize=True, max_examples=30)
-some_counts = st.lists(st.integers(20, 60), min_size=4, max_size=8)  # numbers of examples of each label
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -39,19 +38,6 @@ def held(division: Division) -> list[int]:
     return torch.cat([division.train.entries, division.test.entries]).sort().values.tolist()
 
 
-def sizes_of(division: Division) -> Tensor:
-    return division.train.sizes + division.test.sizes
-
-
-def lists(division: Division) -> list[list[int]]:
-    return [one.tolist() for index in (division.train, division.test) for one in index]
-
-
 def counts_in(index: ClientIndex, pool: Pool) -> Tensor:
     """Counts the examples of each label that each client has, int64 `[clients, labels]`."""
     return label_counts(index, pool.labels, pool.examples.num_labels)
-
-
-def all_counts(division: Division, pool: Pool) -> Tensor:
-    """Counts as `counts_in`, training and test together."""
-    return counts_in(division.train, pool) + counts_in(division.test, pool)

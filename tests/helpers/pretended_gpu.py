@@ -5,12 +5,10 @@ Costs on a GPU are counted: launched operations, copies in both directions, and 
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -227,39 +225,3 @@ class Graph(TorchDispatchMode):
 
     def pool(self) -> tuple[int, int]:
         return (0, 1)
-
-
-def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGPU]:
-    """Yields a simulated GPU, and replaces the parts of torch.cuda used by graph capture; used as a fixture."""
-    gpu = PretendedGPU()
-
-    @contextmanager
-    def captured(graph: Graph, pool: object, stream: object, capture_error_mode: str) -> Iterator[None]:
-        assert capture_error_mode == "thread_local"  # another thread may pin memory
-        with graph:
-            yield
-
-    def current(device: torch.device) -> nullcontext[None]:
-        gpu.made_current.append(device)
-        return nullcontext()
-
-    def stream(*_: object) -> SimpleNamespace:
-        return SimpleNamespace(wait_stream=lambda other: None)
-
-    Graph.made, Graph.gpu = 0, gpu
-    parts = {
-        "Stream": stream,
-        "CUDAGraph": Graph,
-        "graph": captured,
-        "device": current,
-        "current_stream": stream,
-        "stream": lambda stream: nullcontext(),
-        "get_sync_debug_mode": lambda: 0,
-        "set_sync_debug_mode": lambda mode: None,
-        "get_device_properties": lambda device: SimpleNamespace(total_memory=2**20),
-    }
-    for name, part in parts.items():
-        monkeypatch.setattr(torch.cuda, name, part)
-    monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: gpu.pinned(tensor))  # also applies to other threads
-    with gpu:
-        yield gpu

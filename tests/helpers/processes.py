@@ -65,12 +65,12 @@ def descendants(process: int) -> list[int]:
     return found
 
 
-def left(mark: str, *, agents: bool = True) -> list[int]:
-    """Waits up to 100 seconds until all processes with this mark in their environment end; returns those still running.
+def left(mark: str, *, agents: bool = True, seconds: float = 100) -> list[int]:
+    """Waits until all processes with this mark in their environment end; after `seconds`, returns those still running.
 
     The `agents` of a Ray that was killed live for a minute, and try to report to its store, which is gone.
     """
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + seconds
     while (found := marked(mark, agents=agents)) and time.monotonic() < deadline:
         time.sleep(0.2)
     return found
@@ -86,18 +86,10 @@ def marked(mark: str, *, agents: bool = True) -> list[int]:
     return found
 
 
-def without_clocks(row: dict[str, object]) -> dict[str, object]:
-    return {key: value for key, value in row.items() if not key.startswith("time/")}
-
-
-def wait_for(path: Path, text: str = "") -> None:
-    wait_until(lambda: path.exists() and text in path.read_text(errors="replace"), str(path), 60)
-
-
-def wait_until(condition: Callable[[], object], what: str, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited for {what}"
+def wait_for(path: Path, text: str) -> None:
+    deadline = time.monotonic() + 60
+    while not (path.exists() and text in path.read_text(errors="replace")):
+        assert time.monotonic() < deadline, f"waited for {path}"
         time.sleep(0.002)
 
 

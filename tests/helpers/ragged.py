@@ -21,12 +21,8 @@ SHAPE = [1, 8, 8]
 LOCAL = LocalTraining(epochs=3, batch_size=10)
 SGD = partial(torch.optim.SGD, lr=0.1)
 
-PLANS = {
-    "trainer": Plan("trainer"),
-    "plain loop": Plan("loop"),
-    "4 lanes": Plan("stack", lanes=4),
-    "2 lanes": Plan("stack", lanes=2),
-}
+PLANS = {"trainer": Plan("trainer"), "plain loop": Plan("loop")}
+PLANS |= {"4 lanes": Plan("stack", lanes=4), "2 lanes": Plan("stack", lanes=2)}
 
 
 class Linear(MCLR):

@@ -1,13 +1,8 @@
 """Small studies on digits for the tests of `tune/`."""
 
-import logging
-import os
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 BASE = yaml.safe_load("""
@@ -45,21 +40,3 @@ def study_file(folder: Path, **changes: Any) -> Path:
 
 def base(**changes: Any) -> dict[str, Any]:
     return BASE | changes
-
-
-def tune_command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "lit_cfl", "tune", *words]
-
-
-@pytest.fixture(scope="module")  # module scope, since other files start their own Ray in the same process
-def cluster() -> Iterator[None]:
-    """Runs Ray with two cores and a simulated GPU for the tests of a file; a fixture for `conftest.py`."""
-    import ray
-
-    with pytest.MonkeyPatch.context() as patch:
-        # workers import trainables from this folder
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-        quiet: Any = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
-        ray.init("local", num_cpus=2, num_gpus=1, **quiet)
-    yield
-    ray.shutdown()

@@ -12,7 +12,7 @@ from golden import check_golden
 from inside_shown import compare_on_new_seeds, page_of, results_of
 from made_runs import finish, made_run, write_table
 
-from lit_cfl.metric_names import METRICS
+from lit_cfl.metric_names import CLIENTS, CLUSTERS, METRICS
 from lit_cfl.pictures.curves import learning_curve, mean_curves
 from lit_cfl.pictures.figure import Table
 from lit_cfl.scores import ACCURACY
@@ -43,19 +43,77 @@ def _row(cells: Sequence[Any]) -> str:
     return " | ".join("" if cell is None else str(cell) for cell in cells)
 
 
+TRUE = np.array([0, 0, 0, 1, 1, 1, 1, 2, 2])
+# found cluster 0 is true cluster 1, 1 is 2, and 2 is 0, but for client 3
+FOUND = {  # clusters of the clients by round
+    1: [0, 0, 0, 0, 0, 0, 0, 0, 0],
+    3: [2, 2, 2, 2, 0, 0, 0, 0, 0],
+    4: [2, 2, 2, 2, 0, 0, 0, 1, 1],
+}
+SPLITS = [  # round, cluster, parent, size
+    *((1, 0, None, 9), (2, 0, 0, 6), (2, 2, 0, 3), (3, 0, 0, 5), (3, 2, 0, 4), (4, 0, 0, 3), (4, 1, 0, 2), (4, 2, 0, 4))
+]
+OF_CLIENTS = (0.15, 0.35, 0.35, 0.625, 0.75, 0.8125, 0.95, 0.45, None)  # score of each client
+
+
+def write_memberships(path: Path, true: np.ndarray = TRUE) -> None:
+    arrays = {"rounds": np.array(list(FOUND)), "cluster": np.array(list(FOUND.values())), "true_cluster": true}
+    np.savez(path / "memberships.npz", **arrays)
+
+
+def write_clients(path: Path, names: Sequence[str] = (), newcomers: int = 0) -> None:
+    """Writes the table of clients, the last ones of which are newcomers."""
+    rows = [
+        {"client": k, "cluster": found, "true_cluster": int(TRUE[k]), "n_train": 20 + 3 * k, "n_test": 3 + k}
+        | {"accuracy": OF_CLIENTS[k], "newcomer": int(k >= len(TRUE) - newcomers)}
+        | ({"name": names[k]} if names else {})
+        for k, found in enumerate(FOUND[4])
+    ]
+    write_table(path / "clients.csv", (*CLIENTS, *(["name"] if names else [])), rows)
+
+
+def write_snapshots(path: Path) -> None:
+    """Writes the similarity of clients 8, 0, 5, 3, 6 and 2, which is not the order of their clusters."""
+    clients = np.array([8, 0, 5, 3, 6, 2])
+    for number in (2, 4):
+        angles = np.array([2.0, 0.25, 1.25, 0.5, 1.0, -0.125]) * (0.5 if number == 2 else 1.0)
+        alike = np.round(np.cos(angles[:, None] - angles), 3)
+        arrays = {"similarity": alike, "projection": np.stack([angles, np.round(angles**2 - 1, 3)], axis=1)}
+        halves = {key: values.astype(np.float16) for key, values in arrays.items()}
+        found = {"cluster": np.array(FOUND[3 if number == 2 else 4])[clients], "true_cluster": TRUE[clients]}
+        np.savez(path / "snapshots" / f"{number}.npz", clients=clients, compared=np.array(9), **halves, **found)
+
+
+def started_run(path: Path, numbers: Sequence[int] = (1, 2, 3, 4), **changes: Any) -> tuple[Path, list[dict[str, Any]]]:
+    """Writes a run without an end; returns its path and its rows of metrics."""
+    rows, columns = list(map(cases.usual_row, numbers)), ("round", "cluster", "parent", "size")
+    made_run(path, rows, snapshots=0, over=False, **changes)
+    known = [row for row in SPLITS if row[0] <= max(numbers)]
+    write_table(path / "clusters.csv", CLUSTERS, cases.rows_of(columns, known))
+    return path, rows
+
+
+def finished_run(path: Path) -> Path:
+    path, rows = started_run(path)
+    write_memberships(path)
+    write_snapshots(path)
+    write_clients(path)
+    return finish(path, rows)
+
+
 def run_of_layers(path: Path) -> Path:
     """Writes a run of LayerCFL without known true clusters, which stopped early."""
     own = {"class_path": "lit_cfl.algorithms.LayerCFL", "init_args": {}}
-    path, rows = cases.started_run(path, algorithm=own, rounds=9)
+    path, rows = started_run(path, algorithm=own, rounds=9)
     rows[-1] |= {"clusters/ari": None}
     write_table(path / "metrics.csv", METRICS, rows)
-    cases.write_memberships(path, np.full(9, -1))
+    write_memberships(path, np.full(9, -1))
     return finish(path, rows, algorithm="LayerCFL", stopped="the loss is below 1")
 
 
 def unfinished_run(path: Path) -> Path:
     """Writes a run that was interrupted in round 4: its last row is half."""
-    path, _ = cases.started_run(path, (1, 2, 3))
+    path, _ = started_run(path, (1, 2, 3))
     with (path / "metrics.csv").open("a") as file:
         file.write("4,0.9375,0.8")
     return path
@@ -82,8 +140,8 @@ def drifting_run(path: Path) -> Path:
 
 
 def run_with_newcomers(path: Path) -> Path:
-    path, rows = cases.started_run(path, algorithm={"class_path": "lit_cfl.algorithms.FedEM", "init_args": {}})
-    cases.write_clients(path, [f"station {'CADBHGFEI'[k]}" for k in range(9)], newcomers=2)
+    path, rows = started_run(path, algorithm={"class_path": "lit_cfl.algorithms.FedEM", "init_args": {}})
+    write_clients(path, [f"station {'CADBHGFEI'[k]}" for k in range(9)], newcomers=2)
     return finish(path, rows, algorithm="FedEM", **{"test/newcomers_accuracy": 0.40625})
 
 
@@ -101,14 +159,14 @@ def study(path: Path) -> list[Path]:
 
 
 PAGES: dict[str, Callable[[Path], Sequence[Path]]] = {
-    "finished_run": lambda path: [cases.finished_run(path)],
+    "finished_run": lambda path: [finished_run(path)],
     "unfinished_run": lambda path: [unfinished_run(path)],
     "run_of_layers": lambda path: [run_of_layers(path)],
     "drifting_run": lambda path: [drifting_run(path)],
     "run_with_newcomers": lambda path: [run_with_newcomers(path)],
     "two_runs": lambda path: [  # of one algorithm with different options, one of them unfinished
-        cases.finished_run(path / "one"),
-        cases.started_run(path / "other", (1, 2), cohort_size=3)[0],
+        finished_run(path / "one"),
+        started_run(path / "other", (1, 2), cohort_size=3)[0],
     ],
     "comparison": comparison,
     "data_sets": lambda path: [

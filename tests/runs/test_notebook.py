@@ -10,8 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from digits_experiment import digits
-from processes import without_clocks
+from digits_experiment import digits, timeless_rows
 
 from lit_cfl import load_run, run
 from lit_cfl.algorithms import FedAvg, FedGroup, FlexCFL
@@ -23,7 +22,6 @@ from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.local_work import Budget
 from lit_cfl.metric_names import Row
 from lit_cfl.notebook import shorten
-from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tracking.options import Tracking
 from lit_cfl.tune.result import StudyResult
 
@@ -51,7 +49,7 @@ def test_the_row_of_a_round_in_a_loop_is_that_of_metrics_csv(every: int, changes
     number = experiment.rounds
     rows = [experiment.evaluate(r) for r in experiment if r.number % every == 0 or r.number == number]
     run(experiment, tmp_path / "run")
-    written = [without_clocks(row) for row in read_table(tmp_path / "run/metrics.csv")]
+    written = timeless_rows(tmp_path / "run/metrics.csv")
     assert len(rows) == len(written) == -(-number // every)
     assert [known(row) for row in rows] == [known(row) for row in written]
     assert rows == [experiment.evaluate(r) for r in experiment if r.number % every == 0 or r.number == number]

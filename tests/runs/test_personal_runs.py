@@ -93,8 +93,8 @@ def test_clients_are_scored_and_tuned_with_their_own_models(name: str, tmp_path:
 
 def test_fine_tuning_changes_nothing_else_of_the_run(tmp_path: Path):
     plain, tuned = (
-        timeless_rows(run(digits(evaluation=EvaluationPlan(fine_tune=fine_tune)), tmp_path / str(number)).path)
-        for number, fine_tune in enumerate((None, STEPS))
+        timeless_rows(run(digits(evaluation=EvaluationPlan(fine_tune=fine_tune)), tmp_path / name).path / "metrics.csv")
+        for name, fine_tune in {"plain": None, "tuned": STEPS}.items()
     )
     assert "test/tuned_accuracy" in tuned[0]
     assert plain == [{name: value for name, value in row.items() if "tuned_" not in name} for row in tuned]

@@ -10,7 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,8 @@ from typing import Any
 
 import pytest
 import yaml
-from processes import left, marked, wait_until, without_clocks
+from digits_experiment import timeless_rows
+from processes import left, marked
 from studies import SLOW, base, study_file
 
 from lit_cfl.cli.main import main
@@ -153,15 +155,14 @@ def slurm(tmp_path: Path) -> Iterator[Slurm]:
         "OPTIONS_one": f"{limit}={free_port()} {head}={dashboard}",
         "OPTIONS_two": f"{limit}={free_port()}",
     }
-    shutil.copy(Path(__file__).parents[1] / "helpers" / "own_slow.py", tmp_path)
+    shutil.copy(Path(__file__).with_name("own_slow.py"), tmp_path)
     mark = f"LITCFL_TEST_SLURM={tmp_path}"
     yield Slurm(tmp_path, dashboard, mark, environment)
     for signum in (signal.SIGTERM, signal.SIGKILL):
         for pid in marked(mark):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signum)
-        with contextlib.suppress(AssertionError):
-            wait_until(lambda: marked(mark) == [], "the processes to end", 10)
+        left(mark, seconds=10)
     shutil.rmtree(f"/tmp/ray-{number}", ignore_errors=True)  # noqa: S108  # the script's own
 
 
@@ -179,8 +180,7 @@ def test_a_launched_run_gives_what_it_gives_here(slurm: Slurm, tmp_path: Path):
     assert left(slurm.mark) == []
     assert main(["run", *words, "--run_dir", str(tmp_path / "here")]) == 0
     (job,) = (tmp_path / "jobs").iterdir()
-    ours, theirs = (read_table(path / "metrics.csv") for path in (tmp_path / "here", job))
-    assert list(map(without_clocks, ours)) == list(map(without_clocks, theirs))
+    assert timeless_rows(tmp_path / "here" / "metrics.csv") == timeless_rows(job / "metrics.csv")
     assert (tmp_path / "there" / "summary.json").read_text() == (job / "summary.json").read_text()
     # the job used the code that was sent
     assert str(tmp_path) not in yaml.safe_load((job / "config.yaml").read_text())["code"]
@@ -207,6 +207,13 @@ class Gated(FedAvg):
 """
 
 
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 240
+    while not condition():
+        assert time.monotonic() < deadline, f"waited for {what}"
+        time.sleep(0.002)
+
+
 @pytest.mark.nightly
 def test_a_study_over_two_nodes_survives_the_death_of_one(slurm: Slurm, tmp_path: Path):
     def rounds() -> list[list[str]]:
@@ -223,12 +230,12 @@ def test_a_study_over_two_nodes_survives_the_death_of_one(slurm: Slurm, tmp_path
         limits={"trials": 4},
     )
     script = slurm.begin("tune", "--config", "study-to-run.yaml", "--study_dir", "study")
-    wait_until(lambda: len(rounds()) == 4, "two rounds on each node", 240)
+    wait_until(lambda: len(rounds()) == 4, "two rounds on each node")
     ((lost, process),) = {(rate, pid) for node, rate, _, pid in rounds() if node == "two"}
     on_two = set(marked(slurm.mark)) & set(marked("LITCFL_TEST_NODE=two"))
     (raylet,) = [pid for pid in on_two if Path(f"/proc/{pid}/exe").resolve().name == "raylet"]
     os.kill(raylet, signal.SIGKILL)
-    wait_until(lambda: not Path(f"/proc/{process}").exists(), "the trial on the second node to die", 240)
+    wait_until(lambda: not Path(f"/proc/{process}").exists(), "the trial on the second node to die")
     (tmp_path / "gate").touch()
     said, _ = script.communicate(timeout=200)
     assert script.returncode == 0, said

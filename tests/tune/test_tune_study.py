@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from processes import left
-from studies import SLOW, STUDY, base, study_file, tune_command
+from studies import SLOW, STUDY, base, study_file
 
 import lit_cfl
 from lit_cfl.cli.main import main
@@ -39,9 +40,8 @@ class Command:
         # not a pipe, which would stay open as long as Ray's agents live
         self.said = folder / f"said-{time.monotonic_ns()}.txt"
         with self.said.open("w") as said:
-            self.process = subprocess.Popen(
-                tune_command(*words), env=environment, cwd=folder, stdout=said, stderr=subprocess.STDOUT
-            )
+            command = [sys.executable, "-m", "lit_cfl", "tune", *words]
+            self.process = subprocess.Popen(command, env=environment, cwd=folder, stdout=said, stderr=subprocess.STDOUT)
 
     def end(self) -> tuple[int, str]:
         """Waits for the study to end; returns its exit code and output."""
@@ -74,7 +74,7 @@ def rounds_in(folder: Path) -> list[list[str]]:
 
 def prepared_folder(tmp: Path, pause: float, **changes: Any) -> Path:
     """Makes a folder with a study over the slow algorithm, and the algorithm's file."""
-    shutil.copy(Path(__file__).parents[1].joinpath("helpers", "own_slow.py"), tmp)
+    shutil.copy(Path(__file__).with_name("own_slow.py"), tmp)
     algorithm = SLOW | {"init_args": {"rate": 0.0, "pause": pause, "log": str(tmp / "log.txt")}}
     own = {"stopping": {"eta": 1}, "space": SPACE, "seeds": [3, 1], "limits": {"trials": 4}}
     study_file(tmp, base=base(algorithm=algorithm, checkpoint={"every_seconds": 0}), **(own | changes))
