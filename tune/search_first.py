@@ -108,10 +108,7 @@ def plan_searches(comparison: Comparison, groups: Sequence[Any], words: Sequence
     with suppress(LookupError):  # a task of one's own may have no rate
         rate = value_of(comparison.first.to_dict(), _RATE)
         rates = rates or [float(f"{rate * factor:.6g}") for factor in _MULTIPLES]
-    spaces = {
-        name: _space(name, one, search.spaces.get(name), rates, name in comparison.open_clusters)
-        for name, one in comparison.experiments.items()
-    }
+    spaces = {name: _space(comparison, name, search.spaces.get(name), rates) for name in names}
     planned = replace(comparison, search=asdict(replace(search, seeds=seeds, rates=rates, spaces=spaces)))
     prepare_searches(planned)
     if search.minutes is None and search.trials <= len(rates) and any(one.keys() > {_RATE} for one in spaces.values()):
@@ -120,17 +117,16 @@ def plan_searches(comparison: Comparison, groups: Sequence[Any], words: Sequence
     return planned
 
 
-def _space(
-    name: str, experiment: Experiment, given: Any, rates: Sequence[float], open_clusters: bool
-) -> dict[str, Any]:
+def _space(comparison: Comparison, name: str, given: Any, rates: Sequence[float]) -> dict[str, Any]:
     """Returns the space of one algorithm: its options with the common learning rates, or `points` alone."""
+    remedy = f"give its space: --search.spaces.{name} FILE"
     if given is None:
-        kind = plain_kind(experiment.algorithm)
+        kind = plain_kind(comparison.experiments[name].algorithm)
         if classes("algorithms").get(kind.__name__) is not kind:
-            own = f"no space is packaged for {name}, whose class {kind.__name__} is your own"
-            raise InputError(f"{own}; give its space: --search.spaces.{name} FILE")
+            raise InputError(f"no space is packaged for {name}, whose class {kind.__name__} is your own; {remedy}")
         given = parse_yaml(_PACKAGED.read_text("utf-8"))[kind.__name__]
-        given = {option: values for option, values in given.items() if option != _CLUSTERS or open_clusters}
+        is_open = name in comparison.open_clusters
+        given = {option: values for option, values in given.items() if option != _CLUSTERS or is_open}
     if isinstance(given, str):
         with prefix_errors(f"search.spaces.{name}"):
             given = read_config(config_path(given))
@@ -140,6 +136,8 @@ def _space(
         )
     if given.keys() == {"points"}:
         return dict(given)
+    if not given and not rates:
+        raise InputError(f"{name} has no option to search, since its task has no {_RATE}; {remedy}")
     return ({_RATE: {"choice": list(rates)}} if rates else {}) | dict(given)
 
 
@@ -203,7 +201,9 @@ def _own_setting_at(rates: Sequence[float], space: Mapping[str, Any], own: Mappi
         with suppress(LookupError):
             if contains(p.distribution, as_plain(value := value_of(own, p.option))):
                 point[p.key] = value
-    return [point | {_RATE: rate} for rate in rates if rate != value_of(own, _RATE)]
+    with suppress(LookupError):  # a task without a rate: the study refuses the rates that are given
+        rates = [rate for rate in rates if rate != value_of(own, _RATE)]
+    return [point | {_RATE: rate} for rate in rates]
 
 
 def search_first(comparison: Comparison, path: Path, num_cpus: int | None, screen: Screen) -> Comparison:

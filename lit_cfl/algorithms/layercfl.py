@@ -61,7 +61,7 @@ class LayerCFL(CFL):
     tables: ClassVar[dict[str, tuple[str, ...]]] = {"layers": ("cluster", "layer", "silhouette", "gap", "chosen")}
 
     def __post_init__(self) -> None:
-        if not isinstance(self.layers, list):
+        if not isinstance(self.layers, list):  # before the check of types, which would only ask for a list
             require_word("layers", self.layers, ["by_skew", "auto", "a list of layers"])
         super().__post_init__()
 

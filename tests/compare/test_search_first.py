@@ -31,12 +31,18 @@ pytestmark = pytest.mark.usefixtures("no_figures", "in_empty_folder")
 RATE = "task.optimizer.lr"
 OWN = """
 from dataclasses import dataclass
+from torch import nn
 from lit_cfl.algorithms import FedAvg
+from lit_cfl.tasks import Classification
 
 @dataclass(frozen=True)
 class Fails(FedAvg):
     def round(self, state, cohort, work, rng):
         raise RuntimeError("own trouble")
+
+class Fixed(Classification):  # its learning rate is no option
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__(net)
 """
 
 
@@ -128,7 +134,7 @@ def test_every_packaged_space_builds_at_its_corners():
     names = [name for name in spaces if spaces[name]]
     some = replace(comparison, experiments={name: comparison.experiments[name] for name in names})
     rates = [0.01, 0.1]
-    full = {name: search_first._space(name, some.experiments[name], None, rates, True) for name in names}
+    full = {name: search_first._space(some, name, None, rates) for name in names}
     content = {"seeds": [1], "rates": rates, "spaces": full}
     for name in names:
         study = search_first._study(replace(some, search=content), name)
@@ -138,6 +144,9 @@ def test_every_packaged_space_builds_at_its_corners():
 
 REFUSED = {
     "--search.trails 3": "search has no option 'trails' (did you mean trials?)",
+    "--search.rates 0.1 --task=own.Fixed --task.net=MCLR": "task: Fixed has no option 'optimizer'",
+    "--search --task=own.Fixed --task.net=MCLR": "FedAvg has no option to search, since its task has no "
+    "task.optimizer.lr; give its space: --search.spaces.FedAvg FILE",
     "--search.trials 0": "search.trials is 0; give 1 or more",
     "--search.trials many": "search.trials is 'many'; give a whole number",
     "--search.minutes -1": "search.minutes is -1; give a number above 0",
